@@ -1,0 +1,75 @@
+//! What every request gets: an id, a span, a count, and an answer even if its route panics.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use laneway_protocol::ApiError;
+use tracing::Instrument;
+use uuid::Uuid;
+
+use crate::refusal::Refusal;
+use crate::state::ApiState;
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const LONGEST_ID: usize = 128;
+
+/// Identifies, traces and counts a request.
+pub(crate) async fn trace(
+    State(state): State<Arc<ApiState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let started = Instant::now();
+    let id = request
+        .headers()
+        .get(REQUEST_ID)
+        .filter(|id| is_valid(id))
+        .cloned()
+        .unwrap_or_else(new_id);
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("other", MatchedPath::as_str)
+        .to_owned();
+    let shown = id.to_str().unwrap_or_default();
+    let span = tracing::debug_span!("request", id = shown, method = %request.method(), path = request.uri().path());
+    async {
+        let mut response = next.run(request).await;
+        let status = response.status().as_u16();
+        tracing::debug!(
+            status,
+            ms = started.elapsed().as_millis() as u64,
+            "answered"
+        );
+        state.metrics.count_request(&route, status);
+        response.headers_mut().insert(REQUEST_ID, id.clone());
+        response
+    }
+    .instrument(span.clone())
+    .await
+}
+
+/// The answer of a route that panicked.
+pub(crate) fn panicked(cause: Box<dyn Any + Send>) -> Response {
+    let text = cause
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(cause = text, "a route panicked");
+    Refusal(ApiError::internal("internal error")).into_response()
+}
+
+fn is_valid(id: &HeaderValue) -> bool {
+    let bytes = id.as_bytes();
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
+    (1..=LONGEST_ID).contains(&bytes.len()) && bytes.iter().all(allowed)
+}
+
+fn new_id() -> HeaderValue {
+    HeaderValue::from_str(&Uuid::new_v4().to_string()).expect("a UUID is ASCII")
+}

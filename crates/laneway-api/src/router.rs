@@ -1,0 +1,56 @@
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Router, http};
+use laneway_protocol::ApiError;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::refusal::Refusal;
+use crate::state::ApiState;
+use crate::{auth, chat, completions, cors, health, metrics, models, request};
+
+/// The API over `state`, with the routes of `pages` beside it; `pages` has no fallback of its own.
+pub fn router(state: Arc<ApiState>, pages: Router) -> Router {
+    let routes = Router::new()
+        .route("/v1/chat/completions", post(chat::answer))
+        .route("/v1/completions", post(completions::answer))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::one))
+        .route("/health", get(health::answer))
+        .route("/metrics", get(metrics::answer))
+        .with_state(state.clone())
+        .merge(pages)
+        .method_not_allowed_fallback(wrong_method)
+        .fallback(unknown_route)
+        .layer(CatchPanicLayer::custom(request::panicked))
+        .layer(from_fn_with_state(state.clone(), auth::check));
+    let routes = match cors::layer(&state.options.cors_origins) {
+        Some(cors) => routes.layer(cors),
+        None => routes,
+    };
+    routes
+        .layer(map_response(forbid_sniffing))
+        .layer(from_fn_with_state(state, request::trace))
+}
+
+async fn unknown_route(request: Request) -> Refusal {
+    Refusal(ApiError::route_not_found(request.uri().path()))
+}
+
+async fn wrong_method(request: Request) -> Refusal {
+    Refusal(ApiError::method_not_allowed(
+        request.method().as_str(),
+        request.uri().path(),
+    ))
+}
+
+async fn forbid_sniffing(mut response: Response) -> Response {
+    response.headers_mut().insert(
+        http::header::X_CONTENT_TYPE_OPTIONS,
+        http::HeaderValue::from_static("nosniff"),
+    );
+    response
+}

@@ -1,0 +1,460 @@
+//! The whole way from a socket to an engine without weights.
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use common::{Reply, Server, chat_body, post, wait_until};
+use laneway_api::{ApiOptions, Health, ServeOptions, TurnService, Worker, WorkerService};
+use laneway_session::fake::{FakeEngine, Fault, Faults, VOCABULARY, continuation};
+use laneway_session::{
+    Engine, EngineError, EngineLimits, Metrics, Request, Sampling, ServiceConfig, StepOutcome,
+    StepPlan, SubmitError, Turn,
+};
+use laneway_text::{Tokenizer, TokenizerSource};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const LIMITS: EngineLimits = EngineLimits {
+    lanes: 2,
+    pages: 64,
+    page_positions: 16,
+    context_length: 512,
+    max_rows: 16,
+    depth: 1,
+};
+const PROMPT: &str = "user:hi\nassistant:";
+
+/// Lets a number of steps and loads through, or all of them.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<Option<usize>>, Condvar)>);
+
+impl Gate {
+    fn of(steps: usize) -> Self {
+        Self(Arc::new((Mutex::new(Some(steps)), Condvar::new())))
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().expect("unpoisoned") = None;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let closed = |left: &mut Option<usize>| *left == Some(0);
+        let left = self.0.0.lock().expect("unpoisoned");
+        let mut left = self.0.1.wait_while(left, closed).expect("unpoisoned");
+        *left = left.map(|left| left - 1);
+    }
+
+    fn left(&self) -> Option<usize> {
+        *self.0.0.lock().expect("unpoisoned")
+    }
+}
+
+struct GatedEngine {
+    inner: FakeEngine,
+    gate: Gate,
+}
+
+impl Engine for GatedEngine {
+    fn limits(&self) -> EngineLimits {
+        self.inner.limits()
+    }
+
+    fn begin(
+        &mut self,
+        lane: usize,
+        sampling: &Sampling,
+        prompt: &[u32],
+    ) -> Result<(), EngineError> {
+        self.inner.begin(lane, sampling, prompt)
+    }
+
+    fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
+        self.inner.submit(plan)
+    }
+
+    async fn collect(&mut self) -> Result<StepOutcome, EngineError> {
+        self.gate.pass();
+        self.inner.collect().await
+    }
+}
+
+/// The end of a turn and the words that the engine samples, then bytes.
+fn tokenizer() -> Tokenizer {
+    let mut tokens = vec!["<|im_end|>".to_owned()];
+    tokens.extend((1..VOCABULARY).map(|word| format!("▁w{word}")));
+    let words = tokens.len();
+    tokens.extend((0..=255).map(|byte: u8| format!("<0x{byte:02X}>")));
+    let mut types = vec![1; words];
+    types[0] = 3;
+    types.extend([6; 256]);
+    Tokenizer::new(TokenizerSource {
+        model: "llama".into(),
+        scores: Some(vec![0.0; tokens.len()]),
+        eos: Some(0),
+        tokens,
+        token_types: Some(types),
+        chat_template: Some(
+            "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}assistant:".into(),
+        ),
+        ..Default::default()
+    })
+    .expect("the vocabulary is valid")
+}
+
+struct Setup {
+    steps: Gate,
+    loads: Gate,
+    faults: Faults,
+    queue_depth: usize,
+    stuck_after_ms: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            steps: Gate::default(),
+            loads: Gate::default(),
+            faults: Faults::default(),
+            queue_depth: 64,
+            stuck_after_ms: 600_000,
+        }
+    }
+}
+
+impl Setup {
+    async fn start(&self) -> Server<Watched> {
+        let (steps, loads, faults) = (self.steps.clone(), self.loads.clone(), self.faults.clone());
+        let config = ServiceConfig {
+            queue_depth: self.queue_depth,
+            ..ServiceConfig::default()
+        };
+        let worker = Worker::spawn("test-worker", config, move |(): &(), _| {
+            loads.pass();
+            Ok(GatedEngine {
+                inner: FakeEngine::new(LIMITS, faults.clone()),
+                gate: steps.clone(),
+            })
+        })
+        .expect("the thread starts");
+        let request = Request {
+            settings: (),
+            idle_timeout_ms: None,
+        };
+        let inner = WorkerService::new(worker, request, self.stuck_after_ms);
+        let service = Arc::new(Watched {
+            inner,
+            wakes: AtomicUsize::new(0),
+        });
+        let model = common::model_with(service.clone(), tokenizer());
+        Server::over(
+            model,
+            service,
+            ApiOptions::default(),
+            ServeOptions::default(),
+        )
+        .await
+    }
+}
+
+/// Shows when the server has noticed that a client left.
+struct Watched {
+    inner: WorkerService<()>,
+    wakes: AtomicUsize,
+}
+
+impl TurnService for Watched {
+    fn submit(&self, turn: Turn) -> Result<(), SubmitError> {
+        self.inner.submit(turn)
+    }
+
+    fn wake(&self) {
+        self.wakes.fetch_add(1, SeqCst);
+        self.inner.wake();
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    fn metrics(&self) -> &Metrics {
+        self.inner.metrics()
+    }
+}
+
+/// What the engine answers to [`PROMPT`].
+fn expected(seed: u64, max_tokens: usize) -> String {
+    let tokenizer = tokenizer();
+    let prompt = tokenizer.encode(PROMPT, Default::default());
+    tokenizer.decode(&continuation(seed, &prompt, max_tokens), true)
+}
+
+async fn settled(server: &Server<Watched>) {
+    wait_until(|| {
+        let total = server.service.metrics().snapshot().total();
+        total.waiting() + total.running() == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_engines_tokens_arrive_as_text() {
+    let server = Setup::default().start().await;
+    for seed in 0..4 {
+        let members = format!(r#","seed":{seed},"max_tokens":20"#);
+        let whole = server.chat(&members).await.json();
+        assert_eq!(
+            whole["choices"][0]["message"]["content"],
+            expected(seed, 20)
+        );
+        let streamed = server
+            .chat(&format!(r#"{members},"stream":true"#))
+            .await
+            .events();
+        let text: String = streamed
+            .iter()
+            .filter_map(|event| event["choices"][0]["delta"]["content"].as_str())
+            .collect();
+        assert_eq!(text, expected(seed, 20));
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_prompt_is_taken_from_the_cache() {
+    let server = Setup::default().start().await;
+    let cached = async || {
+        let usage = server.chat(r#","seed":1,"max_tokens":4"#).await.json()["usage"].clone();
+        assert_eq!(usage["prompt_tokens"], PROMPT.len());
+        usage["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .expect("a number")
+    };
+    assert_eq!(cached().await, 0);
+    assert_ne!(cached().await, 0);
+}
+
+#[tokio::test]
+async fn the_figures_of_the_service_are_exported() {
+    let server = Setup::default().start().await;
+    for _ in 0..3 {
+        assert_eq!(server.chat(r#","seed":1,"max_tokens":5"#).await.status, 200);
+    }
+    settled(&server).await;
+    let metrics = server.get("/metrics").await.body;
+    for line in [
+        r#"vllm:cache_config_info{model_name="tiny",engine="0",block_size="16",num_gpu_blocks="64"} 1"#,
+        r#"vllm:time_to_first_token_seconds_count{model_name="tiny",engine="0"} 3"#,
+        r#"vllm:e2e_request_latency_seconds_count{model_name="tiny",engine="0"} 3"#,
+        r#"vllm:request_prompt_tokens_sum{model_name="tiny",engine="0"} 54.0"#,
+        r#"vllm:prompt_tokens_total{model_name="tiny",engine="0"} 54"#,
+        r#"laneway_turns_total{model_name="tiny",source="http",stage="finished"} 3"#,
+    ] {
+        assert!(
+            metrics.lines().any(|found| found == line),
+            "{line} is missing in\n{metrics}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn clients_that_leave_at_random_leave_nothing_behind() {
+    let server = Setup::default().start().await;
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    for round in 0..200 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let members = format!(
+            r#","seed":{round},"max_tokens":100,"stream":{}"#,
+            round % 2 == 0
+        );
+        let mut stream = server.connect().await;
+        stream
+            .write_all(post("/v1/chat/completions", &chat_body(&members)).as_bytes())
+            .await
+            .expect("the server reads");
+        let mut seen = vec![0; (random >> 52) as usize];
+        // Leaves after some part of the answer; it may be shorter.
+        let _ =
+            tokio::time::timeout(Duration::from_millis(random >> 61), stream.read(&mut seen)).await;
+    }
+    settled(&server).await;
+    let snapshot = server.service.metrics().snapshot();
+    assert_eq!(snapshot.lanes.active, 0);
+    let total = snapshot.total();
+    assert_eq!(total.finished + total.failed, total.queued);
+    assert_eq!(
+        server.chat(r#","seed":1,"max_tokens":20"#).await.json()["choices"][0]["message"]["content"],
+        expected(1, 20)
+    );
+}
+
+#[tokio::test]
+async fn leaving_the_queue_costs_no_step() {
+    let setup = Setup {
+        steps: Gate::of(0),
+        ..Setup::default()
+    };
+    let server = setup.start().await;
+    let mut running = Vec::new();
+    for _ in 0..LIMITS.lanes {
+        let mut stream = server.connect().await;
+        stream
+            .write_all(
+                post(
+                    "/v1/chat/completions",
+                    &chat_body(r#","seed":1,"max_tokens":3"#),
+                )
+                .as_bytes(),
+            )
+            .await
+            .expect("the server reads");
+        running.push(stream);
+    }
+    wait_until(|| server.service.metrics().snapshot().total().queued == 2).await;
+    let mut queued = server.connect().await;
+    queued
+        .write_all(post("/v1/chat/completions", &chat_body(r#","stream":true"#)).as_bytes())
+        .await
+        .expect("the server reads");
+    wait_until(|| server.service.metrics().snapshot().total().queued == 3).await;
+    drop(queued);
+    wait_until(|| server.service.wakes.load(SeqCst) == 1).await;
+    setup.steps.open();
+    for mut stream in running {
+        assert_eq!(Reply::read(&mut stream).await.status, 200);
+    }
+    settled(&server).await;
+    let total = server.service.metrics().snapshot().total();
+    assert_eq!((total.finished, total.failed), (2, 1));
+    assert_eq!(
+        server.service.metrics().snapshot().prompt_tokens,
+        2 * PROMPT.len() as u64
+    );
+}
+
+#[tokio::test]
+async fn leaving_during_prefill_stops_it_between_two_steps() {
+    let setup = Setup {
+        steps: Gate::of(2),
+        ..Setup::default()
+    };
+    let server = setup.start().await;
+    let content = "x".repeat(LIMITS.max_rows * 20);
+    let body =
+        format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"{content}"}}]}}"#);
+    let mut stream = server.connect().await;
+    stream
+        .write_all(post("/v1/chat/completions", &body).as_bytes())
+        .await
+        .expect("the server reads");
+    wait_until(|| setup.steps.left() == Some(0)).await;
+    drop(stream);
+    wait_until(|| server.service.wakes.load(SeqCst) == 1).await;
+    setup.steps.open();
+    settled(&server).await;
+    let snapshot = server.service.metrics().snapshot();
+    assert_eq!(snapshot.total().failed, 1);
+    assert!(snapshot.steps <= 4, "{} steps", snapshot.steps);
+    assert_eq!(snapshot.completion_tokens, 0);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_and_recovers() {
+    let setup = Setup {
+        steps: Gate::of(0),
+        queue_depth: 1,
+        ..Setup::default()
+    };
+    let server = setup.start().await;
+    let mut streams = Vec::new();
+    for queued in 1..=LIMITS.lanes as u64 + 1 {
+        let mut stream = server.connect().await;
+        stream
+            .write_all(post("/v1/chat/completions", &chat_body(r#","max_tokens":2"#)).as_bytes())
+            .await
+            .expect("the server reads");
+        wait_until(|| server.service.metrics().snapshot().total().queued == queued).await;
+        if queued == 1 {
+            wait_until(|| server.service.metrics().snapshot().total().running() == 1).await;
+        }
+        streams.push(stream);
+    }
+    let refused = server.chat("").await;
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (429, Some("1"))
+    );
+    setup.steps.open();
+    let mut statuses = Vec::new();
+    for mut stream in streams {
+        statuses.push(Reply::read(&mut stream).await.status);
+    }
+    assert!(statuses.starts_with(&[200, 200]), "{statuses:?}");
+    settled(&server).await;
+    assert_eq!(server.chat(r#","max_tokens":2"#).await.status, 200);
+}
+
+#[tokio::test]
+async fn engine_failures_are_told_and_survived() {
+    let setup = Setup::default();
+    let server = setup.start().await;
+    for (call, fault) in [
+        ("begin", Fault::Panic),
+        ("collect", Fault::Panic),
+        ("submit", Fault::Lost),
+        ("collect", Fault::Lost),
+    ] {
+        setup.faults.inject(call, fault);
+        let reply = server.chat(r#","seed":1,"max_tokens":5"#).await;
+        assert_eq!(reply.status, 500, "{call} {fault:?}: {}", reply.body);
+        assert_eq!(reply.json()["error"]["type"], "server_error");
+        let again = server.chat(r#","seed":1,"max_tokens":5"#).await;
+        assert_eq!(
+            again.json()["choices"][0]["message"]["content"],
+            expected(1, 5),
+            "{call} {fault:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn health_tells_a_loading_and_a_stuck_engine() {
+    let setup = Setup {
+        steps: Gate::of(0),
+        loads: Gate::of(0),
+        stuck_after_ms: 200,
+        ..Setup::default()
+    };
+    let server = setup.start().await;
+    let mut stream = server.connect().await;
+    stream
+        .write_all(post("/v1/chat/completions", &chat_body(r#","max_tokens":2"#)).as_bytes())
+        .await
+        .expect("the server reads");
+    let code = async || {
+        server.get("/health").await.json()["error"]["code"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let until = async |expected: Option<&str>| {
+        while code().await.as_deref() != expected {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), until(Some("loading")))
+        .await
+        .expect("it loads");
+    setup.loads.open();
+    tokio::time::timeout(Duration::from_secs(20), until(Some("engine_stuck")))
+        .await
+        .expect("no step ends");
+    setup.steps.open();
+    assert_eq!(Reply::read(&mut stream).await.status, 200);
+    settled(&server).await;
+    tokio::time::timeout(Duration::from_secs(20), until(None))
+        .await
+        .expect("it works again");
+}

@@ -1,0 +1,36 @@
+//! The cpu device: networks of `laneway-model` computed at once in host memory.
+//!
+//! Weights are repacked on loading ([`CpuSpace`]), keys and values live in a paged [`KvCache`], and a [`CpuStep`]
+//! computes one step over both. The instruction set is chosen at run time ([`Tier`]).
+
+#![deny(unsafe_code)]
+
+mod attention;
+mod experts;
+mod input;
+mod kv;
+mod math;
+mod matmul;
+mod matrix;
+#[allow(unsafe_code)]
+mod memory;
+mod norm;
+mod ops;
+mod pack;
+mod pool;
+mod recipe;
+pub mod reference;
+mod rope;
+#[allow(unsafe_code)]
+mod simd;
+mod space;
+#[cfg(test)]
+mod test_data;
+#[allow(unsafe_code)]
+mod tiles;
+
+pub use kv::KvCache;
+pub use matrix::CpuMatrix;
+pub use ops::{Act, CpuStep};
+pub use simd::Tier;
+pub use space::CpuSpace;

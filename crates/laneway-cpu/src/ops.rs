@@ -1,0 +1,268 @@
+use crate::attention::{Attend, PrepareRow};
+use crate::experts::{self, Experts};
+use crate::input::Input;
+use crate::kv::KvCache;
+use crate::math::{Gate, Softcap};
+use crate::matmul::linear;
+use crate::matrix::CpuMatrix;
+use crate::norm::{Add, Norm};
+use crate::rope::RopeTable;
+use crate::space::CpuSpace;
+use crate::tiles::Tiles;
+use laneway_files::Activation;
+use laneway_model::{Attention, ExpertShape, ModelError, Ops, PAGE_POSITIONS, Residual, Row, Step};
+use std::sync::Arc;
+
+/// Activations: a row-major matrix of f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Act {
+    rows: usize,
+    cols: usize,
+    data: Vec<f32>,
+}
+
+impl Act {
+    pub(crate) fn zeros(rows: usize, cols: usize) -> Self {
+        Self { rows, cols, data: vec![0.0; rows * cols] }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// All values, row by row.
+    pub fn data(&self) -> &[f32] {
+        &self.data
+    }
+
+    pub(crate) fn data_mut(&mut self) -> &mut [f32] {
+        &mut self.data
+    }
+
+    /// One row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.cols..][..self.cols]
+    }
+
+    /// The values alone.
+    pub fn into_data(self) -> Vec<f32> {
+        self.data
+    }
+}
+
+type Observer<'a> = Box<dyn FnMut(usize, &Act) + Send + 'a>;
+
+/// Values from which elementwise work is shared among threads.
+const SHARED_FROM: usize = 32 * 1024;
+
+/// One step's computation on the cpu.
+pub struct CpuStep<'a> {
+    space: &'a CpuSpace,
+    step: Step<'a>,
+    tokens: Vec<u32>,
+    kv: &'a mut KvCache,
+    ropes: Vec<Arc<RopeTable>>,
+    observer: Option<Observer<'a>>,
+}
+
+impl<'a> CpuStep<'a> {
+    /// Prepares `step`; `sampled` holds each lane's last sampled token, for rows with [`Row::SAMPLED`].
+    ///
+    /// # Errors
+    /// When a row names a lane, page or sampled token that does not exist, or `logits` a row.
+    pub fn new(space: &'a CpuSpace, step: &Step<'a>, kv: &'a mut KvCache, sampled: &[u32]) -> Result<Self, ModelError> {
+        let wrong = |what: String| Err(ModelError::Device(what));
+        let mut tokens = Vec::with_capacity(step.rows.len());
+        for (index, row) in step.rows.iter().enumerate() {
+            let table = step.tables.get(row.lane as usize).map_or(&[][..], Vec::as_slice);
+            let needed = row.position as usize / PAGE_POSITIONS + 1;
+            if table.len() < needed || table[..needed].iter().any(|&page| page as usize >= kv.pages()) {
+                return wrong(format!("row {index}: lane {} has no page for position {}", row.lane, row.position));
+            }
+            match (row.token, sampled.get(row.lane as usize)) {
+                (Row::SAMPLED, None) => return wrong(format!("row {index}: lane {} has sampled nothing", row.lane)),
+                (Row::SAMPLED, Some(&token)) => tokens.push(token),
+                (token, _) => tokens.push(token),
+            }
+        }
+        if step.logits.iter().any(|&row| row as usize >= step.rows.len()) {
+            return wrong("logits are wanted of a row that the step does not have".into());
+        }
+        Ok(Self { space, step: *step, tokens, kv, ropes: Vec::new(), observer: None })
+    }
+
+    /// Calls `observer` with every layer's input and the final state, as [`Ops::observe`] sees them.
+    pub fn observed(mut self, observer: impl FnMut(usize, &Act) + Send + 'a) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// Calls `f` with every row of `x` and its number, on all threads if that pays.
+    fn each_row(&self, x: &mut Act, f: impl Fn(usize, &mut [f32]) + Sync) {
+        let (rows, cols) = (x.rows, x.cols);
+        Tiles::new(&mut x.data, cols, row_tile(rows, cols), cols).share(&self.space.pool, |mut tile| {
+            for row in tile.rows.clone() {
+                f(row, tile.row_mut(row));
+            }
+        });
+    }
+
+    fn table(&mut self, inv_freq: &[f32]) -> Arc<RopeTable> {
+        if let Some(table) = self.ropes.iter().find(|table| table.is_for(inv_freq)) {
+            return table.clone();
+        }
+        let table = Arc::new(RopeTable::new(inv_freq, self.step.rows.iter().map(|row| row.position)));
+        self.ropes.push(table.clone());
+        table
+    }
+
+    fn product(&self, x: &Act, w: &CpuMatrix, finish: impl Fn(&mut [f32]) + Sync) -> Act {
+        let mut out = Act::zeros(x.rows, w.rows());
+        let input = Input::new(&x.data, x.cols, w.is_quantised(), &self.space.pool, self.space.tier);
+        linear(&input, w, 0..w.rows(), &mut out.data, &self.space.pool, self.space.tier, finish);
+        out
+    }
+}
+
+/// Rows per task of an elementwise pass over `[rows, cols]`.
+fn row_tile(rows: usize, cols: usize) -> usize {
+    if rows * cols < SHARED_FROM { rows } else { (SHARED_FROM / 8).div_ceil(cols.max(1)) }
+}
+
+impl Ops for CpuStep<'_> {
+    type Space = CpuSpace;
+    type Act = Act;
+
+    fn embed(&mut self, table: &Arc<CpuMatrix>, scale: f32) -> Act {
+        let mut out = Act::zeros(self.tokens.len(), table.cols());
+        self.each_row(&mut out, |row, out| {
+            table.read_row(self.tokens[row] as usize, out);
+            if scale != 1.0 {
+                out.iter_mut().for_each(|x| *x *= scale);
+            }
+        });
+        out
+    }
+
+    fn norm(&mut self, x: &Act, group: usize, eps: f32, weight: Option<&Vec<f32>>) -> Act {
+        let mut out = x.clone();
+        let weight = weight.map(Vec::as_slice);
+        self.each_row(&mut out, |_, x| self.space.tier.run(Norm { x, group, eps, weight }));
+        out
+    }
+
+    fn add(&mut self, x: &mut Act, a: &Act, residual: Residual<'_, Vec<f32>>) {
+        let Residual { post, scale, eps } = residual;
+        let post = post.map(Vec::as_slice);
+        self.each_row(x, |row, x| self.space.tier.run(Add { x, a: a.row(row), post, scale, eps }));
+    }
+
+    fn add_norm(&mut self, x: &mut Act, a: &Act, residual: Residual<'_, Vec<f32>>, next: &Vec<f32>) -> Act {
+        self.add(x, a, residual);
+        self.norm(x, x.cols, residual.eps, Some(next))
+    }
+
+    fn linear(&mut self, x: &Act, weight: &Arc<CpuMatrix>) -> Act {
+        self.product(x, weight, |_| {})
+    }
+
+    fn gated_linear(&mut self, x: &Act, gate_up: &Arc<CpuMatrix>, activation: Activation) -> Act {
+        let both = self.product(x, gate_up, |_| {});
+        let mut out = Act::zeros(x.rows, both.cols / 2);
+        self.each_row(&mut out, |row, out| {
+            let (gate, up) = both.row(row).split_at(out.len());
+            self.space.tier.run(Gate { gate, up, out, activation });
+        });
+        out
+    }
+
+    fn gate(&mut self, gate: &Act, g: &Act, offset: usize, activation: Activation) -> Act {
+        let mut out = Act::zeros(gate.rows, gate.cols);
+        self.each_row(&mut out, |row, out| {
+            let up = &g.row(row)[offset..][..out.len()];
+            self.space.tier.run(Gate { gate: gate.row(row), up, out, activation });
+        });
+        out
+    }
+
+    fn attention(&mut self, qkv: &Act, attention: &Attention<'_, Vec<f32>>) -> Act {
+        let Attention { kv_layer, heads, kv_heads, head_dim, window, .. } = *attention;
+        let rope = self.table(attention.inv_freq);
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
+        let mut work = Act::zeros(qkv.rows, if attention.writes_kv { q + 2 * kv } else { q });
+        self.each_row(&mut work, |row, x| {
+            let source = qkv.row(row);
+            if attention.value_from_key && attention.writes_kv {
+                x[..q + kv].copy_from_slice(&source[..q + kv]);
+                x[q + kv..].copy_from_slice(&source[q..q + kv]);
+            } else {
+                x.copy_from_slice(&source[..x.len()]);
+            }
+            self.space.tier.run(PrepareRow { x, row, rope: &rope, attention });
+        });
+        if attention.writes_kv {
+            let layer = self.kv.layer_mut(kv_layer).expect("a cache has the shapes of its network");
+            for (row, x) in self.step.rows.iter().zip(work.data.chunks_exact(work.cols)) {
+                let page = self.step.tables[row.lane as usize][row.position as usize / PAGE_POSITIONS];
+                layer.write(page, row.position as usize % PAGE_POSITIONS, &x[q..q + kv], &x[q + kv..]);
+            }
+        }
+        let mut out = Act::zeros(qkv.rows, q);
+        let attend = Attend {
+            step: &self.step,
+            kv: self.kv.layer(kv_layer).expect("a cache has the shapes of its network"),
+            queries: &work.data,
+            stride: work.cols,
+            heads,
+            kv_heads,
+            head_dim,
+            window,
+        };
+        attend.run(&mut out.data, &self.space.pool, self.space.tier);
+        out
+    }
+
+    fn route(&mut self, logits: &Act, used: usize, expert_scale: Option<&Vec<f32>>) -> Act {
+        experts::route(logits, used, expert_scale.map(Vec::as_slice))
+    }
+
+    fn expert_gated_linear(
+        &mut self,
+        x: &Act,
+        gate_up: &Arc<CpuMatrix>,
+        routes: &Act,
+        shape: ExpertShape,
+        activation: Activation,
+    ) -> Act {
+        let experts = Experts { routes, shape, pool: &self.space.pool, tier: self.space.tier };
+        experts.gated_linear(x, gate_up, activation)
+    }
+
+    fn expert_linear_sum(&mut self, h: &Act, down: &Arc<CpuMatrix>, routes: &Act, shape: ExpertShape) -> Act {
+        Experts { routes, shape, pool: &self.space.pool, tier: self.space.tier }.linear_sum(h, down)
+    }
+
+    fn head(&mut self, x: &Act, table: &Arc<CpuMatrix>, softcap: Option<f32>) -> Act {
+        let rows = self.step.logits;
+        let wanted = rows.iter().flat_map(|&row| x.row(row as usize)).copied().collect();
+        let wanted = Act { rows: rows.len(), cols: x.cols, data: wanted };
+        let tier = self.space.tier;
+        self.product(&wanted, table, |x| {
+            if let Some(cap) = softcap {
+                tier.run(Softcap { x, cap });
+            }
+        })
+    }
+
+    fn observe(&mut self, index: usize, x: &Act) {
+        if let Some(observer) = &mut self.observer {
+            observer(index, x);
+        }
+    }
+}

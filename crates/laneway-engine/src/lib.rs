@@ -1,0 +1,199 @@
+//! One loaded model on one device, behind the step contract of `laneway-session`.
+
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod device;
+mod error;
+mod gpu;
+mod memory;
+
+use laneway_files::Weights;
+use laneway_session::{EngineError, EngineLimits, Sampling, StepOutcome, StepPlan};
+
+pub use device::{DeviceChoice, DeviceSummary, devices};
+pub use error::OpenError;
+pub use laneway_kernels::{AdapterClass, PlanCost, Totals};
+
+/// How a model is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// Where it computes.
+    pub device: DeviceChoice,
+    /// Turns that can run at the same time.
+    pub lanes: usize,
+    /// Positions of one sequence; the model's own limit if that is lower, and 4096 if not given.
+    pub context_length: Option<usize>,
+    /// Threads of the cpu device; all cores if not given.
+    pub threads: Option<usize>,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self { device: DeviceChoice::Auto, lanes: 4, context_length: None, threads: None }
+    }
+}
+
+/// Context used when none is asked for: room for a conversation without surprising anyone's memory.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// A loaded model.
+pub struct ModelEngine {
+    body: Body,
+    limits: EngineLimits,
+    summary: DeviceSummary,
+    weight_bytes: u64,
+}
+
+enum Body {
+    Cpu(Box<cpu::CpuEngine>),
+    Gpu(Box<gpu::GpuEngine>),
+}
+
+impl ModelEngine {
+    /// Puts the weights on the device.
+    ///
+    /// # Errors
+    /// When no such device is there, the file lacks a tensor, or memory would not suffice (with both numbers, before
+    /// anything large is allocated).
+    pub async fn open(weights: &Weights, settings: &EngineSettings) -> Result<Self, OpenError> {
+        let config = weights.config();
+        let context_length = settings.context_length.unwrap_or(DEFAULT_CONTEXT).min(config.context_length).max(1);
+        let lanes = settings.lanes.max(1);
+        match device::resolve(&settings.device).await? {
+            device::Resolved::Cpu => {
+                let threads = settings.threads.unwrap_or_else(device::cores);
+                let (engine, limits) = cpu::CpuEngine::open(weights, threads, lanes, context_length)?;
+                let weight_bytes = engine.weight_bytes();
+                let summary = DeviceSummary::cpu(threads);
+                Ok(Self { body: Body::Cpu(Box::new(engine)), limits, summary, weight_bytes })
+            }
+            device::Resolved::Gpu(gpu) => {
+                let summary = DeviceSummary::gpu(gpu.summary());
+                let (engine, limits) = gpu::GpuEngine::open(weights, gpu, lanes, context_length)?;
+                let weight_bytes = engine.weight_bytes();
+                Ok(Self { body: Body::Gpu(Box::new(engine)), limits, summary, weight_bytes })
+            }
+        }
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> &DeviceSummary {
+        &self.summary
+    }
+
+    /// Bytes the weights take on the device.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// Logits of every position of `ids` from an empty context: `[T, V]`; overwrites whatever the lanes held.
+    ///
+    /// # Errors
+    /// When the device fails, or `ids` is longer than the context or names a token outside the vocabulary.
+    pub async fn prefill_logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, EngineError> {
+        match &mut self.body {
+            Body::Cpu(engine) => engine.prefill_logits(ids),
+            Body::Gpu(engine) => engine.prefill_logits(ids).await,
+        }
+    }
+
+    /// Launches, submissions and bytes read back so far; none on the cpu.
+    pub fn totals(&self) -> Option<Totals> {
+        match &self.body {
+            Body::Cpu(_) => None,
+            Body::Gpu(engine) => Some(engine.totals()),
+        }
+    }
+
+    /// What one decode step of one lane costs on the device; nothing on the cpu.
+    pub fn decode_cost(&mut self) -> Option<PlanCost> {
+        match &mut self.body {
+            Body::Cpu(_) => None,
+            Body::Gpu(engine) => Some(engine.cost(1, 1)),
+        }
+    }
+
+    /// Loses the device on purpose: for tests of recovery.
+    pub fn lose_device(&self) {
+        if let Body::Gpu(engine) = &self.body {
+            engine.lose_device();
+        }
+    }
+}
+
+impl laneway_session::Engine for ModelEngine {
+    fn limits(&self) -> EngineLimits {
+        self.limits
+    }
+
+    fn begin(&mut self, lane: usize, sampling: &Sampling, prompt: &[u32]) -> Result<(), EngineError> {
+        match &mut self.body {
+            Body::Cpu(engine) => engine.begin(lane, sampling, prompt),
+            Body::Gpu(engine) => engine.begin(lane, sampling, prompt),
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
+        match &mut self.body {
+            Body::Cpu(engine) => engine.submit(plan),
+            Body::Gpu(engine) => engine.submit(plan),
+        }
+    }
+
+    async fn collect(&mut self) -> Result<StepOutcome, EngineError> {
+        match &mut self.body {
+            Body::Cpu(engine) => engine.collect(),
+            Body::Gpu(engine) => engine.collect().await,
+        }
+    }
+}
+
+/// The plan's rows as networks read them.
+fn rows(plan: &StepPlan) -> Vec<laneway_model::Row> {
+    use laneway_session::Token;
+    plan.rows
+        .iter()
+        .map(|row| laneway_model::Row {
+            token: match row.token {
+                Token::Known(id) => id,
+                Token::Sampled => laneway_model::Row::SAMPLED,
+            },
+            position: row.position,
+            lane: row.lane as u32,
+        })
+        .collect()
+}
+
+fn sampler_params(sampling: &Sampling) -> laneway_model::sample::SamplerParams {
+    laneway_model::sample::SamplerParams {
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        repetition: sampling.repetition_penalty,
+        presence: sampling.presence_penalty,
+        frequency: sampling.frequency_penalty,
+        top_k: sampling.top_k,
+        top_logprobs: sampling.top_logprobs.into(),
+        seed: sampling.seed,
+    }
+}
+
+/// Rows, page tables and chunks for running `ids` from position 0 on lane 0 over pages 0, 1, 2 …
+fn fresh_chunks(ids: &[u32], chunk: usize) -> (Vec<Vec<laneway_model::Row>>, Vec<Vec<u32>>) {
+    let row = |(position, &token): (usize, &u32)| laneway_model::Row { token, position: position as u32, lane: 0 };
+    let all: Vec<_> = ids.iter().enumerate().map(row).collect();
+    let pages = ids.len().div_ceil(laneway_model::PAGE_POSITIONS) as u32;
+    (all.chunks(chunk).map(<[_]>::to_vec).collect(), vec![(0..pages).collect()])
+}
+
+fn check_ids(ids: &[u32], vocab: usize, context_length: usize) -> Result<(), EngineError> {
+    if ids.is_empty() || ids.len() > context_length {
+        return Err(EngineError::Step(format!("{} tokens do not fit a context of {context_length}", ids.len())));
+    }
+    match ids.iter().find(|&&id| id as usize >= vocab) {
+        Some(id) => Err(EngineError::Step(format!("token {id} is outside the vocabulary of {vocab}"))),
+        None => Ok(()),
+    }
+}

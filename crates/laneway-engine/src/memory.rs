@@ -1,0 +1,48 @@
+use crate::OpenError;
+use laneway_files::{ModelConfig, Weights};
+use laneway_model::PAGE_POSITIONS;
+
+/// What a model is about to need, checked against what there is before anything is allocated.
+pub(crate) struct Need {
+    pub lanes: usize,
+    pub context_length: usize,
+    pub weight_bytes: u64,
+    pub kv_bytes: u64,
+}
+
+impl Need {
+    pub fn of(weights: &Weights, lanes: usize, context_length: usize) -> Self {
+        let pages = (lanes as u64).saturating_mul(context_length.div_ceil(PAGE_POSITIONS) as u64);
+        let kv_bytes = pages.saturating_mul(PAGE_POSITIONS as u64).saturating_mul(kv_bytes_per_position(weights.config()));
+        Self { lanes, context_length, weight_bytes: weights.total_bytes(), kv_bytes }
+    }
+
+    pub fn check(&self, device: &str, reserved_bytes: u64, available_bytes: Option<u64>) -> Result<(), OpenError> {
+        let Some(available_bytes) = available_bytes else { return Ok(()) };
+        if reserved_bytes <= available_bytes {
+            return Ok(());
+        }
+        Err(OpenError::TooLarge {
+            device: device.into(),
+            needed_bytes: reserved_bytes,
+            weight_bytes: self.weight_bytes,
+            kv_bytes: self.kv_bytes,
+            lanes: self.lanes,
+            context_length: self.context_length,
+            available_bytes,
+        })
+    }
+}
+
+/// Bytes one position takes over all layers, in f32.
+pub(crate) fn kv_bytes_per_position(config: &ModelConfig) -> u64 {
+    let owners = config.layers.iter().enumerate().filter(|(i, layer)| layer.kv_layer == *i);
+    owners.map(|(_, layer)| 8 * (layer.kv_heads * layer.head_dim) as u64).sum()
+}
+
+/// Memory that the system can still give, where it says so.
+pub(crate) fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}

@@ -1,0 +1,28 @@
+use laneway_files::FileError;
+
+/// Why a network cannot be built on a device.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file lacks a tensor or has one of another shape.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The architecture is known but its network is not built yet.
+    #[error("architecture {architecture} cannot generate here; supported: llama, gemma3, gemma4")]
+    Unsupported {
+        /// The file's architecture.
+        architecture: String,
+    },
+    /// The device has too little memory.
+    #[error("{what} needs {needed_bytes} bytes, but the device offers {available_bytes}")]
+    OutOfMemory {
+        /// What was to be stored.
+        what: String,
+        /// Bytes asked for.
+        needed_bytes: u64,
+        /// Bytes the device can give.
+        available_bytes: u64,
+    },
+    /// The device refused an allocation or a kernel.
+    #[error("device error: {0}")]
+    Device(String),
+}

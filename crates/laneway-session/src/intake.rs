@@ -1,0 +1,105 @@
+//! The bounded queue's entrance, open to any thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::metrics::Metrics;
+use crate::outlet::Outlet;
+use crate::turn::{Event, Turn};
+
+/// Why a turn was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// As many turns wait as may.
+    #[error("the queue is full ({depth} turns)")]
+    QueueFull {
+        /// Turns that may wait.
+        depth: usize,
+    },
+    /// The service takes no more turns.
+    #[error("the service is stopped")]
+    Stopped,
+}
+
+/// Waiting turns allowed by default for an engine with `lanes` lanes.
+pub fn default_queue_depth(lanes: usize) -> usize {
+    lanes.saturating_mul(8).clamp(16, 256)
+}
+
+/// Takes turns into the queue; clones share it.
+#[derive(Clone, Debug)]
+pub struct Intake {
+    metrics: Arc<Metrics>,
+    depth: usize,
+    open: Arc<AtomicBool>,
+}
+
+/// A turn with its place in the queue; dropping it gives the place back.
+pub struct Ticket {
+    turn: Turn,
+    outlet: Outlet,
+}
+
+impl Intake {
+    /// An open queue for `depth` waiting turns.
+    pub fn new(depth: usize) -> Self {
+        Self {
+            metrics: Arc::default(),
+            depth,
+            open: Arc::new(AtomicBool::new(true)),
+        }
+    }
+
+    /// Reserves a place for the turn, or counts it as rejected.
+    pub fn admit(&self, mut turn: Turn) -> Result<Ticket, SubmitError> {
+        let open = self.is_open();
+        if !self
+            .metrics
+            .enqueue(turn.source, if open { self.depth } else { 0 })
+        {
+            return Err(if open {
+                SubmitError::QueueFull { depth: self.depth }
+            } else {
+                SubmitError::Stopped
+            });
+        }
+        let events = std::mem::replace(&mut turn.events, Box::new(|_: Event| {}));
+        let outlet = Outlet::new(events, self.metrics.clone(), turn.source);
+        Ok(Ticket { turn, outlet })
+    }
+
+    /// Takes no more turns.
+    pub fn close(&self) {
+        self.open.store(false, Ordering::Release);
+    }
+
+    /// Whether turns are taken.
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// The figures of the service behind this queue.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+}
+
+impl Ticket {
+    pub(crate) fn open(self) -> (Turn, Outlet) {
+        (self.turn, self.outlet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S5
+    #[test]
+    fn the_default_depth_follows_the_lanes_within_bounds() {
+        assert_eq!(
+            [1, 4, 32, usize::MAX].map(default_queue_depth),
+            [16, 32, 256, 256]
+        );
+    }
+}

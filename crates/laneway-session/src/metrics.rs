@@ -1,0 +1,256 @@
+//! Counters and gauges of the service, readable from anywhere at any time.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{LaneStats, Source};
+
+/// Finished turns kept for the reader of [`Metrics::drain_records`].
+const RECORDS: usize = 1024;
+
+/// What happened to the turns of one source: `queued = started + waiting + rejected` and
+/// `started = finished + failed + running`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Turns handed in.
+    pub queued: u64,
+    /// Turns taken from the queue.
+    pub started: u64,
+    /// Turns with an answer.
+    pub finished: u64,
+    /// Turns with an error, also those cancelled while they waited.
+    pub failed: u64,
+    /// Turns refused because the queue was full or the service stops.
+    pub rejected: u64,
+}
+
+impl Counts {
+    /// Turns in the queue.
+    pub fn waiting(&self) -> u64 {
+        self.queued - self.started - self.rejected
+    }
+
+    /// Turns taken from the queue and not ended.
+    pub fn running(&self) -> u64 {
+        self.started - self.finished - self.failed
+    }
+}
+
+/// What the service does with its model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelState {
+    /// No model is loaded.
+    #[default]
+    Unloaded,
+    /// A model is being loaded.
+    Loading,
+    /// A model is loaded.
+    Loaded,
+    /// The last attempt failed, or the engine was lost.
+    Failed,
+}
+
+/// All figures at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// Turns of API clients.
+    pub http: Counts,
+    /// Turns of the built-in chat.
+    pub local_chat: Counts,
+    /// Loads begun: `loaded + load_failed`, and one more while loading.
+    pub loading: u64,
+    /// Loads that succeeded: `unloaded`, and one more while a model is loaded.
+    pub loaded: u64,
+    /// Loads that failed.
+    pub load_failed: u64,
+    /// Models dropped.
+    pub unloaded: u64,
+    /// What the service does with its model.
+    pub model: ModelState,
+    /// Duration of the last successful load.
+    pub load_ms: u64,
+    /// Steps collected from the engine.
+    pub steps: u64,
+    /// Turns sent back to the queue for want of pages.
+    pub preempted: u64,
+    /// Prompt tokens of admitted turns.
+    pub prompt_tokens: u64,
+    /// Prompt tokens whose K/V was reused.
+    pub cached_tokens: u64,
+    /// Tokens sampled.
+    pub completion_tokens: u64,
+    /// Time from admission to the first token, over all turns.
+    pub prefill_ms: u64,
+    /// Time from the first token to the end, over all turns.
+    pub decode_ms: u64,
+    /// Positions written, as last reported by a turn.
+    pub context_used: usize,
+    /// Positions a turn can have.
+    pub context_limit: usize,
+    /// Prompt speed last reported.
+    pub prefill_tokens_per_s: f64,
+    /// Generation speed last reported.
+    pub decode_tokens_per_s: f64,
+    /// Lanes and pages.
+    pub lanes: LaneStats,
+}
+
+impl Snapshot {
+    /// The counts over all sources.
+    pub fn total(&self) -> Counts {
+        let (a, b) = (&self.http, &self.local_chat);
+        Counts {
+            queued: a.queued + b.queued,
+            started: a.started + b.started,
+            finished: a.finished + b.finished,
+            failed: a.failed + b.failed,
+            rejected: a.rejected + b.rejected,
+        }
+    }
+
+    fn counts(&mut self, source: Source) -> &mut Counts {
+        match source {
+            Source::Http => &mut self.http,
+            Source::LocalChat => &mut self.local_chat,
+        }
+    }
+}
+
+/// Raw numbers of one ended turn, for histograms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnRecord {
+    /// Where it came from.
+    pub source: Source,
+    /// Whether it has an answer.
+    pub ok: bool,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Prompt tokens whose K/V was reused.
+    pub cached_tokens: usize,
+    /// Tokens sampled.
+    pub completion_tokens: usize,
+    /// From submission to start.
+    pub queue_ms: u64,
+    /// From submission to the first token; none if there was none.
+    pub ttft_ms: Option<u64>,
+    /// From admission to the first token.
+    pub prefill_ms: u64,
+    /// From the first token to the end.
+    pub decode_ms: u64,
+}
+
+/// The figures of one service; the lock is held for single updates only, never during inference.
+#[derive(Debug, Default)]
+pub struct Metrics(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    snapshot: Snapshot,
+    records: VecDeque<TurnRecord>,
+}
+
+impl Metrics {
+    /// All figures at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().snapshot.clone()
+    }
+
+    /// The turns that ended since the last call; the oldest are dropped when nobody calls.
+    pub fn drain_records(&self) -> Vec<TurnRecord> {
+        self.lock().records.drain(..).collect()
+    }
+
+    /// Counts a turn as queued, or as rejected if `depth` turns wait already.
+    pub(crate) fn enqueue(&self, source: Source, depth: usize) -> bool {
+        let snapshot = &mut self.lock().snapshot;
+        let fits = snapshot.total().waiting() < depth as u64;
+        let counts = snapshot.counts(source);
+        counts.queued += 1;
+        counts.rejected += u64::from(!fits);
+        fits
+    }
+
+    pub(crate) fn reject(&self, source: Source) {
+        self.lock().snapshot.counts(source).rejected += 1;
+    }
+
+    pub(crate) fn start(&self, source: Source) {
+        self.lock().snapshot.counts(source).started += 1;
+    }
+
+    pub(crate) fn end(&self, record: TurnRecord) {
+        let state = &mut *self.lock();
+        let counts = state.snapshot.counts(record.source);
+        if record.ok {
+            counts.finished += 1;
+        } else {
+            counts.failed += 1;
+        }
+        state.snapshot.prefill_ms += record.prefill_ms;
+        state.snapshot.decode_ms += record.decode_ms;
+        if state.records.len() == RECORDS {
+            state.records.pop_front();
+        }
+        state.records.push_back(record);
+    }
+
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Snapshot)) {
+        change(&mut self.lock().snapshot);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// G32
+    #[test]
+    fn counts_are_conserved_and_bounded_by_the_depth() {
+        let metrics = Metrics::default();
+        assert!(metrics.enqueue(Source::Http, 2));
+        assert!(metrics.enqueue(Source::LocalChat, 2));
+        assert!(!metrics.enqueue(Source::Http, 2));
+        metrics.start(Source::LocalChat);
+        assert!(metrics.enqueue(Source::Http, 2));
+        metrics.reject(Source::Http);
+        let snapshot = metrics.snapshot();
+        assert_eq!(
+            (snapshot.http.waiting(), snapshot.local_chat.running()),
+            (1, 1)
+        );
+        let total = Counts {
+            queued: 4,
+            started: 1,
+            rejected: 2,
+            ..Default::default()
+        };
+        assert_eq!(snapshot.total(), total);
+    }
+
+    #[test]
+    fn records_are_bounded_and_read_once() {
+        let metrics = Metrics::default();
+        for prompt_tokens in 0..RECORDS + 3 {
+            metrics.start(Source::Http);
+            metrics.end(TurnRecord {
+                source: Source::Http,
+                ok: true,
+                prompt_tokens,
+                cached_tokens: 0,
+                completion_tokens: 0,
+                queue_ms: 0,
+                ttft_ms: None,
+                prefill_ms: 1,
+                decode_ms: 2,
+            });
+        }
+        let records = metrics.drain_records();
+        assert_eq!((records.len(), records[0].prompt_tokens), (RECORDS, 3));
+        assert!(metrics.drain_records().is_empty());
+        assert_eq!(metrics.snapshot().decode_ms, 2 * (RECORDS as u64 + 3));
+    }
+}

@@ -1,0 +1,455 @@
+//! The generation service: a queue of commands, one model, and what the driver must do next.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::action::{Action, EngineCall, Outcome};
+use crate::engine::{EngineError, EngineLimits};
+use crate::intake::{Intake, SubmitError, Ticket};
+use crate::metrics::{Metrics, ModelState};
+use crate::run::Run;
+use crate::scheduler::Scheduler;
+use crate::turn::{Cancel, Turn, TurnError};
+
+/// How a service behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceConfig {
+    /// Turns that may wait.
+    pub queue_depth: usize,
+    /// Time after the last turn at which the model is dropped, until a turn says otherwise.
+    pub idle_timeout_ms: u64,
+    /// New tokens of a turn that pages are reserved for at admission; beyond that it grows page by page,
+    /// and may have to give way to older turns and be computed again.
+    pub reserved_tokens: usize,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self {
+            queue_depth: crate::default_queue_depth(1),
+            idle_timeout_ms: 15 * 60 * 1000,
+            reserved_tokens: 512,
+        }
+    }
+}
+
+/// Settings of a command, which select the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<K> {
+    /// The model is kept while these are equal.
+    pub settings: K,
+    /// Replaces the idle timeout from the moment this command is taken from the queue.
+    pub idle_timeout_ms: Option<u64>,
+}
+
+/// Told how a preload ended.
+pub type Loaded = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+enum Job {
+    Turn(Box<Run>),
+    Preload(Loaded),
+}
+
+struct Command<K> {
+    request: Request<K>,
+    job: Job,
+}
+
+struct Model<K> {
+    settings: K,
+    scheduler: Scheduler,
+}
+
+/// The state machine that native threads and browser workers drive.
+///
+/// The driver calls [`plan`](Self::plan), does what the [`Action`] says, hands the result to
+/// [`commit`](Self::commit), and starts over. Time is any count of milliseconds that does not go back.
+pub struct Service<K> {
+    intake: Intake,
+    metrics: Arc<Metrics>,
+    queue: VecDeque<Command<K>>,
+    model: Option<Model<K>>,
+    /// When loading of the front command's model began.
+    loading_since: Option<u64>,
+    /// The driver still holds an engine that the service has given up.
+    drop_engine: bool,
+    idle_timeout_ms: u64,
+    reserved_tokens: usize,
+    last_used: u64,
+}
+
+impl<K: PartialEq + Clone> Service<K> {
+    /// An empty service.
+    pub fn new(config: ServiceConfig) -> Self {
+        Self::with_intake(config, Intake::new(config.queue_depth))
+    }
+
+    /// An empty service behind a queue that others may already use.
+    pub fn with_intake(config: ServiceConfig, intake: Intake) -> Self {
+        Self {
+            metrics: intake.metrics().clone(),
+            intake,
+            queue: VecDeque::new(),
+            model: None,
+            loading_since: None,
+            drop_engine: false,
+            idle_timeout_ms: config.idle_timeout_ms,
+            reserved_tokens: config.reserved_tokens,
+            last_used: 0,
+        }
+    }
+
+    /// The entrance to the queue, to reserve places from elsewhere.
+    pub fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
+    /// The figures of this service.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Whether nothing waits, runs or loads.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self
+                .model
+                .as_ref()
+                .is_none_or(|m| m.scheduler.running() == 0)
+    }
+
+    /// Queues a turn, or refuses it at once.
+    pub fn submit(&mut self, now: u64, request: Request<K>, turn: Turn) -> Result<(), SubmitError> {
+        let ticket = self.intake.admit(turn)?;
+        self.enqueue(now, request, ticket);
+        Ok(())
+    }
+
+    /// Queues a turn whose place was reserved; one that can never fit the loaded model ends at once.
+    pub fn enqueue(&mut self, now: u64, request: Request<K>, ticket: Ticket) {
+        let mut run = Run::new(now, ticket);
+        let model = self
+            .model
+            .as_ref()
+            .filter(|model| model.settings == request.settings);
+        if let Some(error) = model.and_then(|model| run.refused(model.scheduler.limit())) {
+            run.finish(now, Err(error));
+            return;
+        }
+        self.queue.push_back(Command {
+            request,
+            job: Job::Turn(Box::new(run)),
+        });
+    }
+
+    /// Queues loading of a model without a turn.
+    pub fn preload(&mut self, request: Request<K>, loaded: Loaded) {
+        if self.intake.is_open() {
+            self.queue.push_back(Command {
+                request,
+                job: Job::Preload(loaded),
+            });
+        } else {
+            loaded(Err(TurnError::ShuttingDown.to_string()));
+        }
+    }
+
+    /// Takes no more turns, completes those it has, then stops.
+    pub fn drain(&mut self) {
+        self.intake.close();
+    }
+
+    /// Ends all turns and stops.
+    pub fn shutdown(&mut self, now: u64) {
+        self.drain();
+        while let Some(command) = self.queue.pop_front() {
+            match command.job {
+                Job::Turn(mut run) => run.finish(now, Err(TurnError::ShuttingDown)),
+                Job::Preload(loaded) => loaded(Err(TurnError::ShuttingDown.to_string())),
+            }
+        }
+        if let Some(model) = &mut self.model {
+            model.scheduler.fail_all(now, &TurnError::ShuttingDown);
+        }
+    }
+
+    /// What the driver must do now.
+    pub fn plan(&mut self, now: u64) -> Action<K> {
+        self.sweep(now);
+        if self.drop_engine {
+            return Action::Unload;
+        }
+        self.settle_preloads();
+        self.admit(now).unwrap_or_else(|| self.step_or_switch(now))
+    }
+
+    /// Takes the result of the action planned last.
+    pub fn commit(&mut self, now: u64, outcome: Outcome) {
+        match outcome {
+            Outcome::Loaded(result) => self.loaded(now, result),
+            Outcome::Unloaded => self.drop_engine = false,
+            Outcome::Begun(lane, result) => {
+                self.on_engine(now, result, |scheduler, now, result| {
+                    scheduler.begun(now, lane, result);
+                })
+            }
+            Outcome::Submitted(result) => self.on_engine(now, result, |scheduler, now, result| {
+                if let Err(error) = result {
+                    scheduler.refused(now, error);
+                }
+            }),
+            Outcome::Collected(result) => self.on_engine(now, result, Scheduler::collected),
+        }
+    }
+
+    /// Recovers after a panic anywhere: the driver has dropped its engine, running turns end, waiting ones stay.
+    ///
+    /// May be called again when it panics itself.
+    pub fn reset(&mut self, now: u64) {
+        self.drop_engine = false;
+        if self.loading_since.take().is_some() {
+            self.metrics
+                .update(|m| (m.load_failed, m.model) = (m.load_failed + 1, ModelState::Failed));
+            self.fail_front(now, TurnError::Internal);
+        }
+        self.fail_model(now, &TurnError::Internal);
+    }
+
+    fn sweep(&mut self, now: u64) {
+        let mut index = 0;
+        while let Some(command) = self.queue.get_mut(index) {
+            let Job::Turn(run) = &mut command.job else {
+                index += 1;
+                continue;
+            };
+            let Some(error) = run.interrupted(now) else {
+                index += 1;
+                continue;
+            };
+            run.finish(now, Err(error));
+            let timeout = command.request.idle_timeout_ms;
+            self.queue.remove(index);
+            self.idle_timeout_ms = timeout.unwrap_or(self.idle_timeout_ms);
+        }
+        self.with_scheduler(now, |scheduler, now| scheduler.sweep(now));
+    }
+
+    /// Answers preloads of the model that is loaded already.
+    fn settle_preloads(&mut self) {
+        while let (Some(model), Some(front)) = (&self.model, self.queue.front())
+            && matches!(front.job, Job::Preload(_))
+            && front.request.settings == model.settings
+        {
+            let front = self.queue.pop_front();
+            if let Some(Command {
+                job: Job::Preload(loaded),
+                request,
+            }) = front
+            {
+                self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
+                loaded(Ok(()));
+            }
+        }
+    }
+
+    /// Starts the front turn if it is for the loaded model and there is room.
+    fn admit(&mut self, now: u64) -> Option<Action<K>> {
+        loop {
+            let model = self.model.as_mut()?;
+            if self.queue.front()?.request.settings != model.settings {
+                return None;
+            }
+            let Command {
+                request,
+                job: Job::Turn(mut run),
+            } = self.queue.pop_front()?
+            else {
+                return None;
+            };
+            if let Some(error) = run.refused(model.scheduler.limit()) {
+                self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
+                self.last_used = now;
+                run.finish(now, Err(error));
+                continue;
+            }
+            match model.scheduler.admit(now, run) {
+                Ok(lane) => {
+                    self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
+                    let run = model.scheduler.run(lane)?;
+                    let (sampling, prompt) = (run.sampling.clone(), run.tokens.clone());
+                    return Some(Action::Engine(EngineCall::Begin {
+                        lane,
+                        sampling,
+                        prompt,
+                    }));
+                }
+                Err(run) => {
+                    self.queue.push_front(Command {
+                        request,
+                        job: Job::Turn(run),
+                    });
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn step_or_switch(&mut self, now: u64) -> Action<K> {
+        let Some(model) = &mut self.model else {
+            return self.load_or_stop(now);
+        };
+        let scheduler = &mut model.scheduler;
+        let step = scheduler.plan();
+        for run in scheduler.take_preempted() {
+            let request = Request {
+                settings: model.settings.clone(),
+                idle_timeout_ms: None,
+            };
+            self.queue.push_front(Command {
+                request,
+                job: Job::Turn(Box::new(run)),
+            });
+        }
+        if let Some(plan) = step {
+            return Action::Engine(EngineCall::Submit(plan));
+        }
+        if scheduler.in_flight() > 0 {
+            return Action::Engine(EngineCall::Collect);
+        }
+        let idle_at = self.last_used.saturating_add(self.idle_timeout_ms);
+        // The front command is for another model here, else it would have been admitted.
+        if !self.queue.is_empty() || now >= idle_at || !self.intake.is_open() {
+            self.unload(ModelState::Unloaded);
+            return Action::Unload;
+        }
+        Action::Wait {
+            until: Some(idle_at),
+        }
+    }
+
+    fn load_or_stop(&mut self, now: u64) -> Action<K> {
+        let Some(front) = self.queue.front_mut() else {
+            return match self.intake.is_open() {
+                true => Action::Wait { until: None },
+                false => Action::Stop,
+            };
+        };
+        self.idle_timeout_ms = front
+            .request
+            .idle_timeout_ms
+            .unwrap_or(self.idle_timeout_ms);
+        self.loading_since = Some(now);
+        self.metrics
+            .update(|m| (m.loading, m.model) = (m.loading + 1, ModelState::Loading));
+        let cancel = match &mut front.job {
+            Job::Turn(run) => {
+                run.start(now);
+                run.tell_loading();
+                run.cancel.clone()
+            }
+            Job::Preload(_) => Cancel::new(),
+        };
+        Action::Load {
+            settings: front.request.settings.clone(),
+            cancel,
+        }
+    }
+
+    fn loaded(&mut self, now: u64, result: Result<EngineLimits, String>) {
+        let Some(since) = self.loading_since.take() else {
+            return;
+        };
+        self.last_used = now;
+        let scheduler = result.and_then(|limits| {
+            let scheduler = Scheduler::new(limits, self.reserved_tokens, self.metrics.clone());
+            scheduler.map_err(|error| error.to_string())
+        });
+        match (scheduler, self.queue.front()) {
+            (Ok(scheduler), Some(front)) => {
+                let limit = scheduler.limit();
+                self.model = Some(Model {
+                    settings: front.request.settings.clone(),
+                    scheduler,
+                });
+                self.metrics.update(|m| {
+                    m.loaded += 1;
+                    m.model = ModelState::Loaded;
+                    m.load_ms = now.saturating_sub(since);
+                    m.context_limit = limit;
+                });
+            }
+            (scheduler, _) => {
+                self.drop_engine = true;
+                self.metrics
+                    .update(|m| (m.load_failed, m.model) = (m.load_failed + 1, ModelState::Failed));
+                let message = scheduler
+                    .err()
+                    .unwrap_or_else(|| TurnError::ShuttingDown.to_string());
+                self.fail_front(now, TurnError::Load(message));
+            }
+        }
+    }
+
+    /// Ends the command whose model was being loaded.
+    fn fail_front(&mut self, now: u64, error: TurnError) {
+        let Some(command) = self.queue.pop_front() else {
+            return;
+        };
+        match command.job {
+            Job::Turn(mut run) => {
+                let error = run.interrupted(now).unwrap_or(error);
+                run.finish(now, Err(error));
+            }
+            Job::Preload(loaded) => loaded(Err(match error {
+                TurnError::Load(message) => message,
+                error => error.to_string(),
+            })),
+        }
+    }
+
+    /// Hands an engine's answer to the scheduler; a lost engine ends all its turns.
+    fn on_engine<T>(
+        &mut self,
+        now: u64,
+        result: Result<T, EngineError>,
+        take: impl FnOnce(&mut Scheduler, u64, Result<T, EngineError>),
+    ) {
+        match result {
+            Err(EngineError::Lost(reason)) => {
+                self.drop_engine = true;
+                self.fail_model(now, &TurnError::Engine(reason));
+            }
+            result => self.with_scheduler(now, |scheduler, now| take(scheduler, now, result)),
+        }
+    }
+
+    fn with_scheduler(&mut self, now: u64, use_it: impl FnOnce(&mut Scheduler, u64)) {
+        if let Some(model) = &mut self.model {
+            if model.scheduler.running() > 0 {
+                self.last_used = now;
+            }
+            use_it(&mut model.scheduler, now);
+        }
+    }
+
+    /// Drops the model, then ends its turns: who hears of the end sees the figures after it.
+    fn fail_model(&mut self, now: u64, error: &TurnError) {
+        self.last_used = now;
+        if let Some(mut model) = self.unload(ModelState::Failed) {
+            model.scheduler.fail_all(now, error);
+        }
+        self.metrics
+            .update(|m| m.lanes = crate::LaneStats::default());
+    }
+
+    fn unload(&mut self, state: ModelState) -> Option<Model<K>> {
+        let model = self.model.take()?;
+        self.metrics.update(|m| {
+            m.unloaded += 1;
+            m.model = state;
+            m.context_used = 0;
+            m.lanes = crate::LaneStats::default();
+        });
+        Some(model)
+    }
+}

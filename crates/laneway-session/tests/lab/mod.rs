@@ -1,0 +1,256 @@
+//! Drives a service on the fake engine with a virtual clock.
+#![allow(dead_code)]
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use laneway_session::fake::{FakeDecoder, FakeEngine, Faults};
+use laneway_session::*;
+
+pub const LIMITS: EngineLimits = EngineLimits {
+    lanes: 2,
+    pages: 32,
+    page_positions: 4,
+    context_length: 64,
+    max_rows: 8,
+    depth: 1,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Did {
+    Load(u32),
+    Unload,
+    Begin(usize),
+    Submit(StepPlan),
+    Collect,
+    Wait(Option<u64>),
+    Stop,
+}
+
+pub struct Lab {
+    pub service: Service<u32>,
+    pub engine: Option<FakeEngine>,
+    pub limits: EngineLimits,
+    pub faults: Faults,
+    pub now: u64,
+    pub log: Vec<Did>,
+    pub load_error: Option<String>,
+    pub cancel_during_load: bool,
+}
+
+#[derive(Clone)]
+pub struct Told {
+    pub events: Arc<Mutex<Vec<Event>>>,
+    pub cancel: Cancel,
+}
+
+pub fn turn(prompt: &[u32]) -> (Turn, Told) {
+    let told = Told {
+        events: Arc::default(),
+        cancel: Cancel::new(),
+    };
+    let sink = told.events.clone();
+    let turn = Turn {
+        prompt: prompt.to_vec(),
+        max_tokens: None,
+        sampling: Sampling::default(),
+        decoder: Box::new(FakeDecoder::default()),
+        events: Box::new(move |event| sink.lock().unwrap().push(event)),
+        cancel: told.cancel.clone(),
+        deadline_ms: None,
+        source: Source::Http,
+    };
+    (turn, told)
+}
+
+pub fn request(settings: u32) -> Request<u32> {
+    Request {
+        settings,
+        idle_timeout_ms: None,
+    }
+}
+
+impl Lab {
+    pub fn new(limits: EngineLimits) -> Self {
+        Self::with_config(
+            limits,
+            ServiceConfig {
+                queue_depth: 64,
+                ..Default::default()
+            },
+        )
+    }
+
+    pub fn with_config(limits: EngineLimits, config: ServiceConfig) -> Self {
+        Self {
+            service: Service::new(config),
+            engine: None,
+            limits,
+            faults: Faults::default(),
+            now: 1000,
+            log: Vec::new(),
+            load_error: None,
+            cancel_during_load: false,
+        }
+    }
+
+    pub fn submit(&mut self, prompt: &[u32], max_tokens: usize) -> Told {
+        self.submit_with(1, prompt, |turn| turn.max_tokens = Some(max_tokens))
+    }
+
+    pub fn submit_with(
+        &mut self,
+        settings: u32,
+        prompt: &[u32],
+        change: impl FnOnce(&mut Turn),
+    ) -> Told {
+        let (mut turn, told) = turn(prompt);
+        change(&mut turn);
+        self.service
+            .submit(self.now, request(settings), turn)
+            .unwrap();
+        told
+    }
+
+    /// Plans, does and commits one action; false when there is nothing to do.
+    pub fn step(&mut self) -> bool {
+        self.now += 1;
+        let worked = catch_unwind(AssertUnwindSafe(|| self.act()));
+        worked.unwrap_or_else(|_| {
+            self.engine = None;
+            while catch_unwind(AssertUnwindSafe(|| self.service.reset(self.now))).is_err() {}
+            true
+        })
+    }
+
+    fn act(&mut self) -> bool {
+        let outcome = match self.service.plan(self.now) {
+            Action::Load { settings, cancel } => {
+                self.log.push(Did::Load(settings));
+                assert!(self.engine.is_none(), "two models in memory");
+                if self.cancel_during_load {
+                    cancel.cancel();
+                }
+                match self.load_error.clone() {
+                    Some(error) => Outcome::Loaded(Err(error)),
+                    None => {
+                        self.engine = Some(FakeEngine::new(self.limits, self.faults.clone()));
+                        Outcome::Loaded(Ok(self.limits))
+                    }
+                }
+            }
+            Action::Unload => {
+                self.log.push(Did::Unload);
+                self.engine = None;
+                Outcome::Unloaded
+            }
+            Action::Engine(call) => {
+                self.log.push(match &call {
+                    EngineCall::Begin { lane, .. } => Did::Begin(*lane),
+                    EngineCall::Submit(plan) => Did::Submit(plan.clone()),
+                    EngineCall::Collect => Did::Collect,
+                });
+                ready(call.execute(self.engine.as_mut()))
+            }
+            Action::Wait { until } => {
+                self.log.push(Did::Wait(until));
+                return false;
+            }
+            Action::Stop => {
+                self.log.push(Did::Stop);
+                return false;
+            }
+        };
+        self.service.commit(self.now, outcome);
+        true
+    }
+
+    /// Works until there is nothing to do.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the service never comes to rest");
+    }
+
+    /// Works until a condition holds.
+    pub fn until(&mut self, condition: impl Fn(&Self) -> bool) {
+        for _ in 0..100_000 {
+            if condition(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("the condition never holds");
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        self.service.metrics().snapshot()
+    }
+
+    pub fn plans(&self) -> Vec<&StepPlan> {
+        let log = self.log.iter();
+        log.filter_map(|did| match did {
+            Did::Submit(plan) => Some(plan),
+            _ => None,
+        })
+        .collect()
+    }
+
+    pub fn count(&self, did: &Did) -> usize {
+        self.log.iter().filter(|other| *other == did).count()
+    }
+}
+
+impl Told {
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    pub fn finished(&self) -> Option<Result<Finish, TurnError>> {
+        self.events().into_iter().find_map(|event| match event {
+            Event::Finished(result) => Some(result),
+            _ => None,
+        })
+    }
+
+    pub fn finish(&self) -> Finish {
+        self.finished().expect("finished").expect("an answer")
+    }
+
+    pub fn error(&self) -> TurnError {
+        self.finished().expect("finished").expect_err("an error")
+    }
+
+    pub fn text(&self) -> String {
+        let text = |event| match event {
+            Event::Chunk { text, .. } => Some(text),
+            _ => None,
+        };
+        self.events().into_iter().filter_map(text).collect()
+    }
+
+    pub fn tokens(&self) -> Vec<u32> {
+        let tokens = |event| match event {
+            Event::Chunk { tokens, .. } => tokens,
+            _ => Vec::new(),
+        };
+        self.events()
+            .into_iter()
+            .flat_map(tokens)
+            .map(|token| token.token)
+            .collect()
+    }
+}
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the fake engine is always ready"),
+    }
+}
