@@ -2,7 +2,7 @@
 //   node llama.mjs FILE [--gpu vulkan] [--threads N] [--prompt N] [--decode N] [--runs N]
 //
 // Prefill is timed to the first sampled token, decode from there on; CPU seconds count every thread of the process.
-// The figures of a run are medians over `runs` after one short warm-up. LANEWAY_PEERS names the folder with node_modules.
+// The figures of a run are medians over `runs` after a warm-up that compiles what there is to compile. LANEWAY_PEERS names the folder with node_modules.
 
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
@@ -40,7 +40,7 @@ const loadSeconds = (performance.now() - started) / 1000;
 // Ids from the middle of the vocabulary are words in every model measured here.
 const ids = Array.from({ length: promptTokens }, (_, i) => 1000 + ((i * 7919) % 10_000));
 
-await measure(ids.slice(0, 4), 2);
+await measure(ids, 1);
 const results = [];
 for (let run = 0; run < runs; run++) results.push(await measure(ids, decodeTokens));
 

@@ -19,10 +19,8 @@ use crate::turns::{News, Turns};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Asks nginx not to collect events.
-const UNBUFFERED: (HeaderName, HeaderValue) = (
-    HeaderName::from_static("x-accel-buffering"),
-    HeaderValue::from_static("no"),
-);
+const UNBUFFERED: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
 /// What every object of one answer has in common.
 pub(crate) struct Head {
@@ -42,13 +40,7 @@ impl Head {
             created: unix_now_s(),
             model: model.info.id.clone(),
             fingerprint: model.fingerprint.clone(),
-            usage: matches!(
-                delivery,
-                Delivery::Stream {
-                    include_usage: true
-                }
-            )
-            .then_some(None),
+            usage: matches!(delivery, Delivery::Stream { include_usage: true }).then_some(None),
         }
     }
 }
@@ -77,16 +69,10 @@ pub(crate) trait Shape: Send + 'static {
 }
 
 pub(crate) fn unix_now_s() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-pub(crate) async fn deliver<S: Shape>(
-    turns: Turns,
-    shape: S,
-    delivery: Delivery,
-) -> Result<Response, ApiError> {
+pub(crate) async fn deliver<S: Shape>(turns: Turns, shape: S, delivery: Delivery) -> Result<Response, ApiError> {
     match delivery {
         Delivery::Whole => whole(turns, &shape).await,
         Delivery::Stream { include_usage } => Ok(streamed(turns, shape, include_usage)),
@@ -106,25 +92,13 @@ async fn whole<S: Shape>(mut turns: Turns, shape: &S) -> Result<Response, ApiErr
 }
 
 fn streamed<S: Shape>(turns: Turns, shape: S, include_usage: bool) -> Response {
-    let ready = (0..turns.choices())
-        .filter_map(|choice| shape.opening(choice))
-        .map(|chunk| event(&chunk))
-        .collect();
-    let transcript = Transcript {
-        turns: Some(turns),
-        shape,
-        include_usage,
-        ready,
-    };
+    let ready = (0..turns.choices()).filter_map(|choice| shape.opening(choice)).map(|chunk| event(&chunk)).collect();
+    let transcript = Transcript { turns: Some(turns), shape, include_usage, ready };
     let events = stream::unfold(transcript, |mut transcript| async {
         let event = transcript.next().await?;
         Some((Ok::<_, Infallible>(event), transcript))
     });
-    (
-        [UNBUFFERED],
-        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)),
-    )
-        .into_response()
+    ([UNBUFFERED], Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))).into_response()
 }
 
 /// The events of one streamed answer; dropped with the connection, and the turns with it.
@@ -148,9 +122,7 @@ impl<S: Shape> Transcript<S> {
                 tracing::debug!("stream failed: {error}");
                 self.ready.push_back(event(&error.envelope()));
             }
-            None if self.include_usage => self
-                .ready
-                .push_back(event(&self.shape.usage(turns.usage()))),
+            None if self.include_usage => self.ready.push_back(event(&self.shape.usage(turns.usage()))),
             None => {}
         }
         self.turns = None;
@@ -160,7 +132,5 @@ impl<S: Shape> Transcript<S> {
 }
 
 fn event<T: Serialize>(value: &T) -> Event {
-    Event::default()
-        .json_data(value)
-        .expect("answers have string keys and finite numbers")
+    Event::default().json_data(value).expect("answers have string keys and finite numbers")
 }

@@ -47,9 +47,7 @@ fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
         let shown = String::from_utf8_lossy(encoding.as_bytes());
         return Err(ApiError::not_json(&format!("a body encoded as {shown}")));
     }
-    let announced = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     match announced {
         Some(length) if length > limit as u64 => Err(ApiError::body_too_large(limit)),
         _ => Ok(()),
@@ -57,12 +55,7 @@ fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
 }
 
 fn is_json(content_type: &str) -> bool {
-    let essence = content_type
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.is_empty() || essence == "application/json" || essence.ends_with("+json")
 }
 
@@ -103,21 +96,12 @@ mod tests {
 
     #[test]
     fn only_clearly_other_content_types_are_refused() {
-        for kind in [
-            "application/json",
-            "application/json; charset=utf-8",
-            "APPLICATION/JSON",
-            "application/ld+json",
-            "",
-        ] {
+        for kind in
+            ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/ld+json", ""]
+        {
             assert!(is_json(kind), "{kind}");
         }
-        for kind in [
-            "text/plain",
-            "application/x-www-form-urlencoded",
-            "multipart/form-data; boundary=x",
-            "jsonp",
-        ] {
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "jsonp"] {
             assert!(!is_json(kind), "{kind}");
         }
     }

@@ -3,8 +3,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use laneway_protocol::chat::{
-    AssistantMessage, ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChunkChoice, Delta,
-    TokenLogprob,
+    AssistantMessage, ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChunkChoice, Delta, TokenLogprob,
 };
 use laneway_protocol::{ApiError, ChatTurn, FinishReason, Message, Usage};
 use laneway_text::{ChatMessage, RenderOptions, TextError};
@@ -16,16 +15,9 @@ use crate::state::{ApiState, TextModel};
 use crate::turns::{News, TokenPrompt, Turns};
 
 /// `POST /v1/chat/completions`.
-pub(crate) async fn answer(
-    State(state): State<Arc<ApiState>>,
-    request: Request,
-) -> Result<Response, Refusal> {
+pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Result<Response, Refusal> {
     let bytes = body::read(request, &state.options).await?;
-    let ChatTurn {
-        model,
-        messages,
-        settings,
-    } = ChatTurn::from_json(&bytes)?;
+    let ChatTurn { model, messages, settings } = ChatTurn::from_json(&bytes)?;
     let model = state.admit(&model)?;
     let shape = ChatShape {
         head: Head::new("chatcmpl", &model, settings.delivery),
@@ -33,9 +25,7 @@ pub(crate) async fn answer(
     };
     let prompt = {
         let model = model.clone();
-        state
-            .tokenise(bytes.len(), move || render(&model, &messages))
-            .await??
+        state.tokenise(bytes.len(), move || render(&model, &messages)).await??
     };
     let turns = Turns::start(state, model, vec![prompt], &settings)?;
     Ok(deliver(turns, shape, settings.delivery).await?)
@@ -43,30 +33,18 @@ pub(crate) async fn answer(
 
 fn render(model: &TextModel, messages: &[Message]) -> Result<TokenPrompt, ApiError> {
     let template = model.template.as_ref().ok_or_else(|| {
-        let message = format!(
-            "{} has no chat template; use /v1/completions",
-            model.info.id
-        );
+        let message = format!("{} has no chat template; use /v1/completions", model.info.id);
         ApiError::unsupported("model", message)
     })?;
-    let messages: Vec<ChatMessage> = messages
-        .iter()
-        .map(|message| ChatMessage::new(message.role.as_str(), message.content.as_str()))
-        .collect();
+    let messages: Vec<ChatMessage> =
+        messages.iter().map(|message| ChatMessage::new(message.role.as_str(), message.content.as_str())).collect();
     let options = RenderOptions {
         add_generation_prompt: true,
         now_unix_s: i64::try_from(unix_now_s()).ok(),
         ..RenderOptions::default()
     };
-    let ids = model
-        .tokenizer
-        .encode_chat(template, &messages, &options)
-        .map_err(|error| refused(&error))?;
-    Ok(TokenPrompt {
-        ids,
-        param: "messages",
-        continues: false,
-    })
+    let ids = model.tokenizer.encode_chat(template, &messages, &options).map_err(|error| refused(&error))?;
+    Ok(TokenPrompt { ids, param: "messages", continues: false })
 }
 
 fn refused(error: &TextError) -> ApiError {
@@ -86,10 +64,7 @@ struct ChatShape {
 
 impl ChatShape {
     fn logprobs(&self, tokens: Vec<TokenLogprob>) -> Option<ChatLogprobs> {
-        self.wants_logprobs.then_some(ChatLogprobs {
-            content: tokens,
-            refusal: None,
-        })
+        self.wants_logprobs.then_some(ChatLogprobs { content: tokens, refusal: None })
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Option<Usage>>) -> ChatChunk {
@@ -110,19 +85,12 @@ impl Shape for ChatShape {
     type Chunk = ChatChunk;
 
     fn whole(&self, choices: Vec<Choice>, usage: Usage) -> ChatCompletion {
-        let choices = choices
-            .into_iter()
-            .zip(0..)
-            .map(|(choice, index)| ChatChoice {
-                index,
-                message: AssistantMessage {
-                    role: "assistant",
-                    content: choice.text,
-                    refusal: None,
-                },
-                logprobs: self.logprobs(choice.tokens),
-                finish_reason: choice.finish.unwrap_or(FinishReason::Stop),
-            });
+        let choices = choices.into_iter().zip(0..).map(|(choice, index)| ChatChoice {
+            index,
+            message: AssistantMessage { role: "assistant", content: choice.text, refusal: None },
+            logprobs: self.logprobs(choice.tokens),
+            finish_reason: choice.finish.unwrap_or(FinishReason::Stop),
+        });
         ChatCompletion {
             id: self.head.id.clone(),
             object: "chat.completion",
@@ -135,32 +103,14 @@ impl Shape for ChatShape {
     }
 
     fn opening(&self, choice: u32) -> Option<ChatChunk> {
-        let opened = ChunkChoice {
-            index: choice,
-            delta: Delta::role(),
-            logprobs: None,
-            finish_reason: None,
-        };
+        let opened = ChunkChoice { index: choice, delta: Delta::role(), logprobs: None, finish_reason: None };
         Some(self.chunk(vec![opened], self.head.usage))
     }
 
     fn news(&mut self, news: News) -> ChatChunk {
-        let logprobs = if news.tokens.is_empty() {
-            None
-        } else {
-            self.logprobs(news.tokens)
-        };
-        let delta = if news.finish.is_some() {
-            Delta::default()
-        } else {
-            Delta::text(news.text)
-        };
-        let choice = ChunkChoice {
-            index: news.choice,
-            delta,
-            logprobs,
-            finish_reason: news.finish,
-        };
+        let logprobs = if news.tokens.is_empty() { None } else { self.logprobs(news.tokens) };
+        let delta = if news.finish.is_some() { Delta::default() } else { Delta::text(news.text) };
+        let choice = ChunkChoice { index: news.choice, delta, logprobs, finish_reason: news.finish };
         self.chunk(vec![choice], self.head.usage)
     }
 

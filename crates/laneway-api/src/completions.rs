@@ -17,16 +17,9 @@ use crate::turns::{News, TokenPrompt, Turns};
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// `POST /v1/completions`.
-pub(crate) async fn answer(
-    State(state): State<Arc<ApiState>>,
-    request: Request,
-) -> Result<Response, Refusal> {
+pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Result<Response, Refusal> {
     let bytes = body::read(request, &state.options).await?;
-    let CompletionTurn {
-        model,
-        prompts,
-        mut settings,
-    } = CompletionTurn::from_json(&bytes)?;
+    let CompletionTurn { model, prompts, mut settings } = CompletionTurn::from_json(&bytes)?;
     settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     let model = state.admit(&model)?;
     let mut shape = CompletionShape {
@@ -36,12 +29,7 @@ pub(crate) async fn answer(
     };
     let prompts = {
         let model = model.clone();
-        let encode = move || {
-            prompts
-                .into_iter()
-                .map(|prompt| encode(&model, prompt))
-                .collect::<Result<Vec<_>, _>>()
-        };
+        let encode = move || prompts.into_iter().map(|prompt| encode(&model, prompt)).collect::<Result<Vec<_>, _>>();
         state.tokenise(bytes.len(), encode).await??
     };
     let turns = Turns::start(state, model, prompts, &settings)?;
@@ -53,18 +41,11 @@ fn encode(model: &TextModel, prompt: Prompt) -> Result<TokenPrompt, ApiError> {
     let tokenizer = &model.tokenizer;
     let ids = match prompt {
         // Whoever may send ids may also write special tokens.
-        Prompt::Text(text) => tokenizer.encode(
-            &text,
-            EncodeOptions {
-                add_bos: true,
-                parse_special: true,
-            },
-        ),
+        Prompt::Text(text) => tokenizer.encode(&text, EncodeOptions { add_bos: true, parse_special: true }),
         Prompt::Ids(ids) => {
             let size = tokenizer.vocab_size();
             if let Some(id) = ids.iter().find(|id| **id as usize >= size) {
-                let message =
-                    format!("token id {id} is outside this model's vocabulary of {size} tokens");
+                let message = format!("token id {id} is outside this model's vocabulary of {size} tokens");
                 return Err(ApiError::field("prompt", message));
             }
             ids
@@ -73,11 +54,7 @@ fn encode(model: &TextModel, prompt: Prompt) -> Result<TokenPrompt, ApiError> {
     if ids.is_empty() {
         return Err(ApiError::field("prompt", "`prompt` has no tokens"));
     }
-    Ok(TokenPrompt {
-        ids,
-        param: "prompt",
-        continues: true,
-    })
+    Ok(TokenPrompt { ids, param: "prompt", continues: true })
 }
 
 struct CompletionShape {
@@ -89,8 +66,7 @@ struct CompletionShape {
 
 impl CompletionShape {
     fn logprobs(&self, tokens: &[TokenLogprob], offset: usize) -> Option<CompletionLogprobs> {
-        self.wants_logprobs
-            .then(|| CompletionLogprobs::new(tokens, offset))
+        self.wants_logprobs.then(|| CompletionLogprobs::new(tokens, offset))
     }
 
     fn object(&self, choices: Vec<CompletionChoice>, usage: Option<Option<Usage>>) -> Completion {
@@ -111,15 +87,12 @@ impl Shape for CompletionShape {
     type Chunk = Completion;
 
     fn whole(&self, choices: Vec<Choice>, usage: Usage) -> Completion {
-        let choices = choices
-            .into_iter()
-            .zip(0..)
-            .map(|(choice, index)| CompletionChoice {
-                index,
-                logprobs: self.logprobs(&choice.tokens, 0),
-                text: choice.text,
-                finish_reason: Some(choice.finish.unwrap_or(FinishReason::Stop)),
-            });
+        let choices = choices.into_iter().zip(0..).map(|(choice, index)| CompletionChoice {
+            index,
+            logprobs: self.logprobs(&choice.tokens, 0),
+            text: choice.text,
+            finish_reason: Some(choice.finish.unwrap_or(FinishReason::Stop)),
+        });
         self.object(choices.collect(), Some(Some(usage)))
     }
 
@@ -131,17 +104,8 @@ impl Shape for CompletionShape {
         let offset = &mut self.offsets[news.choice as usize];
         let start = *offset;
         *offset += news.text.chars().count();
-        let logprobs = if news.tokens.is_empty() {
-            None
-        } else {
-            self.logprobs(&news.tokens, start)
-        };
-        let choice = CompletionChoice {
-            text: news.text,
-            index: news.choice,
-            logprobs,
-            finish_reason: news.finish,
-        };
+        let logprobs = if news.tokens.is_empty() { None } else { self.logprobs(&news.tokens, start) };
+        let choice = CompletionChoice { text: news.text, index: news.choice, logprobs, finish_reason: news.finish };
         self.object(vec![choice], self.head.usage)
     }
 

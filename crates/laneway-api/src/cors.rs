@@ -7,20 +7,14 @@ use crate::request::REQUEST_ID;
 
 /// Lets pages of these origins call the API; `None` if there are none.
 pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
-    let values: Vec<HeaderValue> = origins
-        .iter()
-        .filter_map(|origin| origin.trim_end_matches('/').parse().ok())
-        .collect();
+    let values: Vec<HeaderValue> =
+        origins.iter().filter_map(|origin| origin.trim_end_matches('/').parse().ok()).collect();
     let allowed = match values.as_slice() {
         [] => return None,
         values if values.iter().any(|origin| origin == "*") => AllowOrigin::any(),
         _ => AllowOrigin::list(values),
     };
-    let exposed = [
-        REQUEST_ID,
-        header::RETRY_AFTER,
-        HeaderName::from_static("retry-after-ms"),
-    ];
+    let exposed = [REQUEST_ID, header::RETRY_AFTER, HeaderName::from_static("retry-after-ms")];
     Some(
         CorsLayer::new()
             .allow_origin(allowed)

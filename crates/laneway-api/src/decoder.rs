@@ -13,32 +13,18 @@ pub struct TextDecoder {
 impl TextDecoder {
     /// A decoder for one answer that ends before any of `stops`.
     pub fn new(tokenizer: Arc<Tokenizer>, detokenizer: Detokenizer, stops: Vec<String>) -> Self {
-        Self {
-            tokenizer,
-            detokenizer,
-            stops: StopMatcher::new(stops),
-        }
+        Self { tokenizer, detokenizer, stops: StopMatcher::new(stops) }
     }
 }
 
 impl Decoder for TextDecoder {
     fn token(&mut self, token: u32) -> Decoded {
         if self.tokenizer.end_of_generation().contains(&token) {
-            return Decoded {
-                stop: Some(StopReason::Eos),
-                ..Decoded::default()
-            };
+            return Decoded { stop: Some(StopReason::Eos), ..Decoded::default() };
         }
-        let piece = self
-            .detokenizer
-            .push(&self.tokenizer, token)
-            .unwrap_or_default();
+        let piece = self.detokenizer.push(&self.tokenizer, token).unwrap_or_default();
         let step = self.stops.push(&piece);
-        Decoded {
-            text: step.text,
-            reasoning: false,
-            stop: step.hit.map(|_| StopReason::StopString),
-        }
+        Decoded { text: step.text, reasoning: false, stop: step.hit.map(|_| StopReason::StopString) }
     }
 
     fn finish(&mut self) -> String {

@@ -27,10 +27,7 @@ pub(crate) async fn answer(State(state): State<Arc<ApiState>>) -> Result<Json<He
                 return Err(unavailable("engine_failed", format!("{id}: {reason}")));
             }
             Health::Stuck { since_ms } => {
-                return Err(unavailable(
-                    "engine_stuck",
-                    format!("{id} has made no progress for {since_ms} ms"),
-                ));
+                return Err(unavailable("engine_stuck", format!("{id} has made no progress for {since_ms} ms")));
             }
         }
     }

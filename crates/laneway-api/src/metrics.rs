@@ -26,20 +26,18 @@ use service::ServiceCollector;
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const TTFT: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
 ];
-const INTERVAL: &[f64] = &[
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0,
-];
+const INTERVAL: &[f64] =
+    &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
 const LATENCY: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0, 7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
 ];
 const TOKENS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0,
-    20_000.0, 50_000.0, 100_000.0,
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0,
+    100_000.0,
 ];
 
 /// Labels of vLLM's series; one engine a process.
@@ -64,10 +62,7 @@ struct RequestLabels {
 
 impl ModelLabels {
     fn of(model: &TextModel) -> Self {
-        Self {
-            model_name: model.info.id.clone(),
-            engine: "0",
-        }
+        Self { model_name: model.info.id.clone(), engine: "0" }
     }
 }
 
@@ -113,72 +108,27 @@ impl ApiMetrics {
             family
         };
         let mut metrics = Self {
-            first_token: histograms(
-                "vllm:time_to_first_token_seconds",
-                "From submission to the first token",
-                TTFT,
-            ),
-            interval: histograms(
-                "vllm:inter_token_latency_seconds",
-                "Between two tokens of an answer",
-                INTERVAL,
-            ),
-            whole: histograms(
-                "vllm:e2e_request_latency_seconds",
-                "From submission to the last token",
-                LATENCY,
-            ),
-            queue: histograms(
-                "vllm:request_queue_time_seconds",
-                "From submission to start",
-                LATENCY,
-            ),
-            prefill: histograms(
-                "vllm:request_prefill_time_seconds",
-                "From start to the first token",
-                LATENCY,
-            ),
-            decode: histograms(
-                "vllm:request_decode_time_seconds",
-                "From the first token to the last",
-                LATENCY,
-            ),
-            inference: histograms(
-                "vllm:request_inference_time_seconds",
-                "From start to the last token",
-                LATENCY,
-            ),
+            first_token: histograms("vllm:time_to_first_token_seconds", "From submission to the first token", TTFT),
+            interval: histograms("vllm:inter_token_latency_seconds", "Between two tokens of an answer", INTERVAL),
+            whole: histograms("vllm:e2e_request_latency_seconds", "From submission to the last token", LATENCY),
+            queue: histograms("vllm:request_queue_time_seconds", "From submission to start", LATENCY),
+            prefill: histograms("vllm:request_prefill_time_seconds", "From start to the first token", LATENCY),
+            decode: histograms("vllm:request_decode_time_seconds", "From the first token to the last", LATENCY),
+            inference: histograms("vllm:request_inference_time_seconds", "From start to the last token", LATENCY),
             prompt_tokens: histograms("vllm:request_prompt_tokens", "Tokens of a prompt", TOKENS),
-            generation_tokens: histograms(
-                "vllm:request_generation_tokens",
-                "Tokens of an answer",
-                TOKENS,
-            ),
+            generation_tokens: histograms("vllm:request_generation_tokens", "Tokens of an answer", TOKENS),
             requests: Family::default(),
             finished: Family::default(),
             registry: Registry::default(),
         };
-        registry.register(
-            "laneway_http_requests",
-            "Answered requests",
-            metrics.requests.clone(),
-        );
-        registry.register(
-            "vllm:request_success",
-            "Turns with a complete answer",
-            metrics.finished.clone(),
-        );
+        registry.register("laneway_http_requests", "Answered requests", metrics.requests.clone());
+        registry.register("vllm:request_success", "Turns with a complete answer", metrics.finished.clone());
         metrics.registry = registry;
         metrics
     }
 
     pub fn count_request(&self, route: &str, status: u16) {
-        self.requests
-            .get_or_create(&RequestLabels {
-                route: route.to_owned(),
-                status,
-            })
-            .inc();
+        self.requests.get_or_create(&RequestLabels { route: route.to_owned(), status }).inc();
     }
 
     /// A chunk of `tokens` tokens came `time` after the one before.
@@ -197,24 +147,12 @@ impl ApiMetrics {
             Err(_) => return,
         };
         let ModelLabels { model_name, engine } = ModelLabels::of(model);
-        self.finished
-            .get_or_create(&FinishLabels {
-                model_name,
-                engine,
-                finished_reason,
-            })
-            .inc();
+        self.finished.get_or_create(&FinishLabels { model_name, engine, finished_reason }).inc();
     }
 
     fn read_records(&self, model: &TextModel) {
         let labels = ModelLabels::of(model);
-        for record in model
-            .service
-            .metrics()
-            .drain_records()
-            .iter()
-            .filter(|record| record.ok)
-        {
+        for record in model.service.metrics().drain_records().iter().filter(|record| record.ok) {
             self.observe(&labels, record);
         }
     }
@@ -225,10 +163,7 @@ impl ApiMetrics {
             (&self.queue, seconds(record.queue_ms)),
             (&self.prefill, seconds(record.prefill_ms)),
             (&self.decode, seconds(record.decode_ms)),
-            (
-                &self.inference,
-                seconds(record.prefill_ms + record.decode_ms),
-            ),
+            (&self.inference, seconds(record.prefill_ms + record.decode_ms)),
             (&self.prompt_tokens, record.prompt_tokens as f64),
             (&self.generation_tokens, record.completion_tokens as f64),
         ];
@@ -253,9 +188,6 @@ impl ApiMetrics {
 
 /// All figures as OpenMetrics text.
 pub(crate) async fn answer(State(state): State<Arc<ApiState>>) -> Result<Response, Refusal> {
-    let text = state
-        .metrics
-        .text(&state.models)
-        .map_err(|_| ApiError::internal("the metrics could not be written"))?;
+    let text = state.metrics.text(&state.models).map_err(|_| ApiError::internal("the metrics could not be written"))?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }

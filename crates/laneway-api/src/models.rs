@@ -11,12 +11,7 @@ use crate::state::{ApiState, Health, Phase};
 /// The models that answer now.
 pub(crate) async fn list(State(state): State<Arc<ApiState>>) -> Json<ModelList> {
     let ready = |model: &&Arc<_>| is_ready(&state, model);
-    let infos: Vec<ModelInfo> = state
-        .models
-        .iter()
-        .filter(ready)
-        .map(|model| model.info.clone())
-        .collect();
+    let infos: Vec<ModelInfo> = state.models.iter().filter(ready).map(|model| model.info.clone()).collect();
     Json(ModelList::new(&infos))
 }
 

@@ -15,14 +15,8 @@ impl From<ApiError> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Self(error) = self;
-        let status =
-            StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        tracing::debug!(
-            status = error.status,
-            param = error.param,
-            code = error.code,
-            "refused: {error}"
-        );
+        let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        tracing::debug!(status = error.status, param = error.param, code = error.code, "refused: {error}");
         let mut response = (status, Json(error.envelope())).into_response();
         let headers = response.headers_mut();
         if let Some(seconds) = error.retry_after_s {

@@ -19,33 +19,16 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 const LONGEST_ID: usize = 128;
 
 /// Identifies, traces and counts a request.
-pub(crate) async fn trace(
-    State(state): State<Arc<ApiState>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn trace(State(state): State<Arc<ApiState>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
-    let id = request
-        .headers()
-        .get(REQUEST_ID)
-        .filter(|id| is_valid(id))
-        .cloned()
-        .unwrap_or_else(new_id);
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or("other", MatchedPath::as_str)
-        .to_owned();
+    let id = request.headers().get(REQUEST_ID).filter(|id| is_valid(id)).cloned().unwrap_or_else(new_id);
+    let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let shown = id.to_str().unwrap_or_default();
     let span = tracing::debug_span!("request", id = shown, method = %request.method(), path = request.uri().path());
     async {
         let mut response = next.run(request).await;
         let status = response.status().as_u16();
-        tracing::debug!(
-            status,
-            ms = started.elapsed().as_millis() as u64,
-            "answered"
-        );
+        tracing::debug!(status, ms = started.elapsed().as_millis() as u64, "answered");
         state.metrics.count_request(&route, status);
         response.headers_mut().insert(REQUEST_ID, id.clone());
         response
@@ -56,10 +39,7 @@ pub(crate) async fn trace(
 
 /// The answer of a route that panicked.
 pub(crate) fn panicked(cause: Box<dyn Any + Send>) -> Response {
-    let text = cause
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+    let text = cause.downcast_ref::<&str>().copied().or_else(|| cause.downcast_ref::<String>().map(String::as_str));
     tracing::error!(cause = text, "a route panicked");
     Refusal(ApiError::internal("internal error")).into_response()
 }

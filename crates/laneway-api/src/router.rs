@@ -31,9 +31,7 @@ pub fn router(state: Arc<ApiState>, pages: Router) -> Router {
         Some(cors) => routes.layer(cors),
         None => routes,
     };
-    routes
-        .layer(map_response(forbid_sniffing))
-        .layer(from_fn_with_state(state, request::trace))
+    routes.layer(map_response(forbid_sniffing)).layer(from_fn_with_state(state, request::trace))
 }
 
 async fn unknown_route(request: Request) -> Refusal {
@@ -41,16 +39,10 @@ async fn unknown_route(request: Request) -> Refusal {
 }
 
 async fn wrong_method(request: Request) -> Refusal {
-    Refusal(ApiError::method_not_allowed(
-        request.method().as_str(),
-        request.uri().path(),
-    ))
+    Refusal(ApiError::method_not_allowed(request.method().as_str(), request.uri().path()))
 }
 
 async fn forbid_sniffing(mut response: Response) -> Response {
-    response.headers_mut().insert(
-        http::header::X_CONTENT_TYPE_OPTIONS,
-        http::HeaderValue::from_static("nosniff"),
-    );
+    response.headers_mut().insert(http::header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
     response
 }

@@ -88,15 +88,8 @@ pub async fn serve(
     state.enter(Phase::Stopping);
 }
 
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
-    let permit = permits
-        .clone()
-        .acquire_owned()
-        .await
-        .expect("the semaphore is never closed");
+async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return (stream, permit),
@@ -109,19 +102,11 @@ async fn accept(
     }
 }
 
-fn connect(
-    stream: TcpStream,
-    permit: OwnedSemaphorePermit,
-    router: Router,
-    options: &ServeOptions,
-    watcher: Watcher,
-) {
+fn connect(stream: TcpStream, permit: OwnedSemaphorePermit, router: Router, options: &ServeOptions, watcher: Watcher) {
     // Tokens are small packets that should not wait for each other.
     let _ = stream.set_nodelay(true);
     let io = StallGuard::new(TokioIo::new(stream), options.stall_timeout);
-    let service = TowerToHyperService::new(
-        router.map_request(|request: Request<Incoming>| request.map(Body::new)),
-    );
+    let service = TowerToHyperService::new(router.map_request(|request: Request<Incoming>| request.map(Body::new)));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(options.header_timeout)

@@ -19,50 +19,29 @@ pub(crate) struct StallGuard<T> {
 
 impl<T> StallGuard<T> {
     pub fn new(inner: T, limit: Duration) -> Self {
-        Self {
-            inner,
-            limit,
-            stalled: None,
-        }
+        Self { inner, limit, stalled: None }
     }
 
-    fn bound<R>(
-        &mut self,
-        context: &mut Context,
-        progress: Poll<io::Result<R>>,
-    ) -> Poll<io::Result<R>> {
+    fn bound<R>(&mut self, context: &mut Context, progress: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if progress.is_ready() {
             self.stalled = None;
             return progress;
         }
         let limit = self.limit;
-        let sleep = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
+        let sleep = self.stalled.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
         ready!(sleep.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the client takes no data",
-        )))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no data")))
     }
 }
 
 impl<T: Read + Unpin> Read for StallGuard<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context,
-        buf: ReadBufCursor,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, buf: ReadBufCursor) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_read(context, buf)
     }
 }
 
 impl<T: Write + Unpin> Write for StallGuard<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, buf: &[u8]) -> Poll<io::Result<usize>> {
         let progress = Pin::new(&mut self.inner).poll_write(context, buf);
         self.bound(context, progress)
     }
@@ -107,10 +86,7 @@ mod tests {
         (StallGuard::new(TokioIo::new(ours), LIMIT), peer)
     }
 
-    async fn write(
-        guard: &mut StallGuard<TokioIo<DuplexStream>>,
-        bytes: &[u8],
-    ) -> io::Result<usize> {
+    async fn write(guard: &mut StallGuard<TokioIo<DuplexStream>>, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| Pin::new(&mut *guard).poll_write(context, bytes)).await
     }
 
@@ -130,19 +106,12 @@ mod tests {
         let reading = tokio::spawn(async move {
             for _ in 0..5 {
                 sleep(LIMIT - Duration::from_secs(1)).await;
-                peer.read_exact(&mut [0; 4])
-                    .await
-                    .expect("the guard writes");
+                peer.read_exact(&mut [0; 4]).await.expect("the guard writes");
             }
             peer
         });
         for _ in 0..6 {
-            assert_eq!(
-                write(&mut guard, b"1234")
-                    .await
-                    .expect("the peer reads in time"),
-                4
-            );
+            assert_eq!(write(&mut guard, b"1234").await.expect("the peer reads in time"), 4);
         }
         reading.await.expect("nothing panics");
     }

@@ -142,9 +142,7 @@ impl ApiState {
         if self.phase() >= Phase::Closing {
             return Err(shutting_down());
         }
-        self.find(name)
-            .cloned()
-            .ok_or_else(|| ApiError::model_not_found(name))
+        self.find(name).cloned().ok_or_else(|| ApiError::model_not_found(name))
     }
 
     /// Runs `work` on a body of this size: on this thread if it is short.
@@ -156,20 +154,12 @@ impl ApiState {
         if body_bytes <= SHORT_BODY_BYTES {
             return Ok(work());
         }
-        let _permit = self
-            .tokenising
-            .acquire()
-            .await
-            .expect("the semaphore is never closed");
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| ApiError::internal("the prompt could not be tokenised"))
+        let _permit = self.tokenising.acquire().await.expect("the semaphore is never closed");
+        tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::internal("the prompt could not be tokenised"))
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<TextModel>> {
-        self.models
-            .iter()
-            .find(|model| model.info.id == name || model.aliases.iter().any(|alias| alias == name))
+        self.models.iter().find(|model| model.info.id == name || model.aliases.iter().any(|alias| alias == name))
     }
 }
 

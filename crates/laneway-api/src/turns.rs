@@ -56,11 +56,7 @@ impl Turns {
         for prompt in &prompts {
             let context = model.info.context_length;
             if prompt.ids.len() >= context {
-                return Err(ApiError::context_length(
-                    prompt.param,
-                    prompt.ids.len(),
-                    context,
-                ));
+                return Err(ApiError::context_length(prompt.param, prompt.ids.len(), context));
             }
         }
         let (sender, events) = mpsc::unbounded_channel();
@@ -76,10 +72,7 @@ impl Turns {
             state,
             model,
         };
-        let first_seed = settings
-            .sampling
-            .seed
-            .unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0);
+        let first_seed = settings.sampling.seed.unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0);
         for prompt in &prompts {
             for _ in 0..settings.choices {
                 let choice = turns.running.len() as u32;
@@ -87,11 +80,7 @@ impl Turns {
                 turns.submit(prompt, settings, sampling, sender.clone())?;
             }
         }
-        tracing::debug!(
-            model = turns.model.info.id,
-            turns = turns.running.len(),
-            "turns queued"
-        );
+        tracing::debug!(model = turns.model.info.id, turns = turns.running.len(), "turns queued");
         Ok(turns)
     }
 
@@ -113,12 +102,7 @@ impl Turns {
                     self.observe_chunk(choice, tokens.len());
                     let tokens = self.scored(tokens);
                     if !text.is_empty() || !tokens.is_empty() {
-                        return Some(Ok(News {
-                            choice,
-                            text,
-                            tokens,
-                            finish: None,
-                        }));
+                        return Some(Ok(News { choice, text, tokens, finish: None }));
                     }
                 }
                 Event::Finished(result) => return Some(self.finished(choice, result)),
@@ -146,16 +130,8 @@ impl Turns {
     ) -> Result<(), ApiError> {
         let choice = self.running.len() as u32;
         let cancel = Cancel::new();
-        let detokenizer = if prompt.continues {
-            Detokenizer::continuing(true)
-        } else {
-            Detokenizer::new(true)
-        };
-        let decoder = TextDecoder::new(
-            self.model.tokenizer.clone(),
-            detokenizer,
-            settings.stop.clone(),
-        );
+        let detokenizer = if prompt.continues { Detokenizer::continuing(true) } else { Detokenizer::new(true) };
+        let decoder = TextDecoder::new(self.model.tokenizer.clone(), detokenizer, settings.stop.clone());
         let turn = Turn {
             prompt: prompt.ids.clone(),
             max_tokens: settings.max_tokens.map(|limit| limit as usize),
@@ -163,31 +139,21 @@ impl Turns {
             decoder: Box::new(decoder),
             events: Box::new(move |event| drop(sender.send((choice, event)))),
             cancel: cancel.clone(),
-            deadline_ms: self
-                .state
-                .options
-                .turn_timeout
-                .map(|limit| limit.as_millis() as u64),
+            deadline_ms: self.state.options.turn_timeout.map(|limit| limit.as_millis() as u64),
             source: Source::Http,
         };
-        self.model
-            .service
-            .submit(turn)
-            .map_err(|error| match error {
-                SubmitError::QueueFull { .. } => ApiError::busy(1),
-                SubmitError::Stopped => {
-                    ApiError::unavailable("engine_stopped", "the engine has stopped")
-                }
-            })?;
+        self.model.service.submit(turn).map_err(|error| match error {
+            SubmitError::QueueFull { .. } => ApiError::busy(1),
+            SubmitError::Stopped => ApiError::unavailable("engine_stopped", "the engine has stopped"),
+        })?;
         self.running.push(Some(cancel));
         Ok(())
     }
 
     fn sampling(&self, settings: &TurnSettings, seed: u64) -> Result<Sampling, ApiError> {
         let (asked, usual) = (&settings.sampling, &self.model.defaults);
-        let pick = |field: fn(&SamplingOptions) -> Option<f32>, otherwise| {
-            field(asked).or(field(usual)).unwrap_or(otherwise)
-        };
+        let pick =
+            |field: fn(&SamplingOptions) -> Option<f32>, otherwise| field(asked).or(field(usual)).unwrap_or(otherwise);
         Sampling::new(laneway_session::SamplingOptions {
             temperature: pick(|o| o.temperature, 1.0),
             top_k: asked.top_k.or(usual.top_k).unwrap_or(0),
@@ -208,12 +174,8 @@ impl Turns {
             return Vec::new();
         }
         let tokenizer = &self.model.tokenizer;
-        let score = |(token, logprob): (u32, f32)| {
-            ScoredToken::new(tokenizer.token_bytes(token).into_owned(), logprob)
-        };
-        let shown = tokens
-            .into_iter()
-            .filter(|scored| !tokenizer.is_special(scored.token));
+        let score = |(token, logprob): (u32, f32)| ScoredToken::new(tokenizer.token_bytes(token).into_owned(), logprob);
+        let shown = tokens.into_iter().filter(|scored| !tokenizer.is_special(scored.token));
         shown
             .map(|scored| TokenLogprob {
                 token: score((scored.token, scored.logprob)),
@@ -225,17 +187,11 @@ impl Turns {
     fn observe_chunk(&mut self, choice: u32, tokens: usize) {
         let now = Instant::now();
         if let Some(last) = self.last_chunk[choice as usize].replace(now) {
-            self.state
-                .metrics
-                .observe_interval(&self.model, now - last, tokens);
+            self.state.metrics.observe_interval(&self.model, now - last, tokens);
         }
     }
 
-    fn finished(
-        &mut self,
-        choice: u32,
-        result: Result<Finish, TurnError>,
-    ) -> Result<News, ApiError> {
+    fn finished(&mut self, choice: u32, result: Result<Finish, TurnError>) -> Result<News, ApiError> {
         self.running[choice as usize] = None;
         self.state.metrics.count_finished(&self.model, &result);
         let finish = result.map_err(|error| failure(&error, self.param))?;
@@ -250,12 +206,7 @@ impl Turns {
             laneway_session::FinishReason::Stop => FinishReason::Stop,
             laneway_session::FinishReason::Length => FinishReason::Length,
         };
-        Ok(News {
-            choice,
-            text: String::new(),
-            tokens: Vec::new(),
-            finish: Some(reason),
-        })
+        Ok(News { choice, text: String::new(), tokens: Vec::new(), finish: Some(reason) })
     }
 }
 
@@ -275,9 +226,7 @@ impl Drop for Turns {
 
 fn failure(error: &TurnError, param: &str) -> ApiError {
     match error {
-        TurnError::ContextExceeded { prompt, limit } => {
-            ApiError::context_length(param, *prompt, *limit)
-        }
+        TurnError::ContextExceeded { prompt, limit } => ApiError::context_length(param, *prompt, *limit),
         TurnError::EmptyPrompt => ApiError::invalid("the prompt has no tokens"),
         TurnError::DeadlineExceeded => ApiError::timeout("the answer was not complete in time"),
         TurnError::Load(_) => ApiError::unavailable("load_failed", error.to_string()),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
 use laneway_session::{
-    Action, Cancel, Decoder, Engine, Event, Intake, Metrics, ModelState, Outcome, Request,
-    Sampling, Service, ServiceConfig, Source, SubmitError, Ticket, Turn,
+    Action, Cancel, Decoder, Engine, Event, Intake, Metrics, ModelState, Outcome, Request, Sampling, Service,
+    ServiceConfig, Source, SubmitError, Ticket, Turn,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -73,9 +73,7 @@ pub struct Worker<K> {
 
 impl<K> Clone for Worker<K> {
     fn clone(&self) -> Self {
-        Self {
-            shared: self.shared.clone(),
-        }
+        Self { shared: self.shared.clone() }
     }
 }
 
@@ -120,31 +118,14 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
         let pulse = Arc::new(Pulse::new());
         let service = Service::with_intake(config, intake.clone());
         let thread_pulse = pulse.clone();
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                // The flag is set however the thread ends.
-                let _ended = Ended(thread_pulse.clone());
-                let start = Instant::now();
-                Drive {
-                    service,
-                    opener,
-                    engine: None,
-                    receiver,
-                    pulse: thread_pulse,
-                    start,
-                }
-                .run();
-            })?;
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // The flag is set however the thread ends.
+            let _ended = Ended(thread_pulse.clone());
+            let start = Instant::now();
+            Drive { service, opener, engine: None, receiver, pulse: thread_pulse, start }.run();
+        })?;
         let thread = Mutex::new(Some(thread));
-        Ok(Self {
-            shared: Arc::new(Shared {
-                sender,
-                intake,
-                pulse,
-                thread,
-            }),
-        })
+        Ok(Self { shared: Arc::new(Shared { sender, intake, pulse, thread }) })
     }
 
     /// Queues a turn and returns at once, or says why not.
@@ -165,11 +146,7 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
         self.enqueue(request.request, turn)?;
         let sender = self.shared.sender.clone();
         let wake = Box::new(move || drop(sender.send(Message::Wake)));
-        Ok(TurnHandle {
-            events: receiver,
-            cancel,
-            wake,
-        })
+        Ok(TurnHandle { events: receiver, cancel, wake })
     }
 
     /// Queues a turn whose events and cancel flag the caller keeps; [`wake`](Self::wake) goes with the flag.
@@ -179,10 +156,7 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
         }
         let ticket = self.shared.intake.admit(turn)?;
         let message = Message::Turn(request, ticket);
-        self.shared
-            .sender
-            .send(message)
-            .map_err(|_| SubmitError::Stopped)
+        self.shared.sender.send(message).map_err(|_| SubmitError::Stopped)
     }
 
     /// Makes the thread look at cancel flags at once, also while it is idle.
@@ -197,10 +171,7 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
         if !self.has_work() {
             self.shared.pulse.beat();
         }
-        self.shared
-            .sender
-            .send(Message::Preload(request, done))
-            .map_err(|_| SubmitError::Stopped.to_string())?;
+        self.shared.sender.send(Message::Preload(request, done)).map_err(|_| SubmitError::Stopped.to_string())?;
         loaded.await.map_err(stopped)?
     }
 
@@ -221,11 +192,7 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
             ModelState::Loaded | ModelState::Unloaded => HealthState::Ready,
         };
         let busy = self.has_work() || pulse.preloading;
-        let stalled_ms = if busy {
-            millis(pulse.last.elapsed())
-        } else {
-            0
-        };
+        let stalled_ms = if busy { millis(pulse.last.elapsed()) } else { 0 };
         Health { state, stalled_ms }
     }
 
@@ -266,11 +233,7 @@ impl<K> Shared<K> {
     }
 
     fn join(&self) {
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             // The last handle may be dropped by an engine or a text side on the thread itself.
             && thread.thread().id() != std::thread::current().id()
@@ -367,11 +330,7 @@ where
         true
     }
 
-    fn load(
-        &mut self,
-        settings: &K,
-        cancel: &Cancel,
-    ) -> Result<laneway_session::EngineLimits, String> {
+    fn load(&mut self, settings: &K, cancel: &Cancel) -> Result<laneway_session::EngineLimits, String> {
         tracing::info!("loading a model");
         self.engine = None;
         self.pulse.lock().loading = Some(cancel.clone());
@@ -408,9 +367,7 @@ where
 
     fn sleep(&mut self, until: Option<u64>) {
         let now = self.now();
-        let left = until.map_or(TICK, |until| {
-            Duration::from_millis(until.saturating_sub(now))
-        });
+        let left = until.map_or(TICK, |until| Duration::from_millis(until.saturating_sub(now)));
         match self.receiver.recv_timeout(left.min(TICK)) {
             Ok(message) => self.take(message),
             Err(RecvTimeoutError::Timeout) => {}
@@ -420,10 +377,7 @@ where
 
     /// GPU handles are not unwind-safe, so the engine goes and the next turn loads it again.
     fn recover(&mut self, panic: &(dyn Any + Send)) {
-        tracing::error!(
-            reason = reason(panic),
-            "internal error, the engine is reset"
-        );
+        tracing::error!(reason = reason(panic), "internal error, the engine is reset");
         self.pulse.lock().loading = None;
         if let Some(engine) = self.engine.take()
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(engine)))
@@ -444,14 +398,7 @@ where
 impl Pulse {
     fn new() -> Self {
         let last = Instant::now();
-        Self {
-            state: Mutex::new(PulseState {
-                last,
-                loading: None,
-                preloading: false,
-                ended: false,
-            }),
-        }
+        Self { state: Mutex::new(PulseState { last, loading: None, preloading: false, ended: false }) }
     }
 
     fn beat(&self) {
@@ -477,8 +424,7 @@ fn millis(duration: Duration) -> u64 {
 
 fn reason(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("unknown")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown")
 }
 
 #[cfg(test)]

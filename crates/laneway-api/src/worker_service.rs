@@ -13,11 +13,7 @@ pub struct WorkerService<K> {
 impl<K> WorkerService<K> {
     /// Serves `request`'s model; work without progress for `stuck_after_ms` counts as a stuck engine.
     pub fn new(worker: Worker<K>, request: Request<K>, stuck_after_ms: u64) -> Self {
-        Self {
-            worker,
-            request,
-            stuck_after_ms,
-        }
+        Self { worker, request, stuck_after_ms }
     }
 }
 
@@ -34,14 +30,12 @@ impl<K: Clone + PartialEq + Send + Sync + 'static> TurnService for WorkerService
         let health = self.worker.health();
         match health.state {
             HealthState::Loading => Health::Loading,
-            HealthState::Failed => {
-                Health::Failed("the model could not be loaded or its engine was lost".to_owned())
-            }
+            HealthState::Failed => Health::Failed("the model could not be loaded or its engine was lost".to_owned()),
             HealthState::Stopped => Health::Failed("the worker has stopped".to_owned()),
             HealthState::Draining => Health::Failed("the worker takes no more turns".to_owned()),
-            HealthState::Ready if health.stalled_ms > self.stuck_after_ms => Health::Stuck {
-                since_ms: health.stalled_ms,
-            },
+            HealthState::Ready if health.stalled_ms > self.stuck_after_ms => {
+                Health::Stuck { since_ms: health.stalled_ms }
+            }
             HealthState::Ready => Health::Ready,
         }
     }

@@ -5,14 +5,8 @@ use laneway_session::{EngineError, EngineLimits, Finish, StepOutcome, StepPlan, 
 
 use super::*;
 
-const LIMITS: EngineLimits = EngineLimits {
-    lanes: 2,
-    pages: 64,
-    page_positions: 8,
-    context_length: 256,
-    max_rows: 16,
-    depth: 2,
-};
+const LIMITS: EngineLimits =
+    EngineLimits { lanes: 2, pages: 64, page_positions: 8, context_length: 256, max_rows: 16, depth: 2 };
 
 /// Guards tests that wait for another thread against waiting for ever.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,17 +27,11 @@ fn worker(faults: &Faults) -> Worker<u32> {
 
 fn turn(prompt: &[u32], max_tokens: usize) -> TurnRequest<u32> {
     TurnRequest {
-        request: Request {
-            settings: 1,
-            idle_timeout_ms: None,
-        },
+        request: Request { settings: 1, idle_timeout_ms: None },
         prompt: prompt.to_vec(),
         max_tokens: Some(max_tokens),
         sampling: Sampling::default(),
-        decoder: Box::new(FakeDecoder {
-            endless: true,
-            ..Default::default()
-        }),
+        decoder: Box::new(FakeDecoder { endless: true, ..Default::default() }),
         deadline_ms: None,
         source: Source::Http,
     }
@@ -56,10 +44,7 @@ fn outcome(handle: &mut TurnHandle) -> (Vec<u32>, Result<Finish, TurnError>) {
         match event {
             Event::Chunk { tokens, .. } => all.extend(tokens.iter().map(|token| token.token)),
             Event::Finished(result) => {
-                assert!(
-                    handle.events().blocking_recv().is_none(),
-                    "an event after the last"
-                );
+                assert!(handle.events().blocking_recv().is_none(), "an event after the last");
                 return (all, result);
             }
             Event::Loading | Event::Context { .. } => {}
@@ -81,12 +66,7 @@ impl Engine for Gated {
         self.inner.limits()
     }
 
-    fn begin(
-        &mut self,
-        lane: usize,
-        sampling: &Sampling,
-        prompt: &[u32],
-    ) -> Result<(), EngineError> {
+    fn begin(&mut self, lane: usize, sampling: &Sampling, prompt: &[u32]) -> Result<(), EngineError> {
         self.inner.begin(lane, sampling, prompt)
     }
 
@@ -113,19 +93,11 @@ struct Gate {
 }
 
 fn gated(config: ServiceConfig, faults: &Faults, panic_on_drop: bool) -> (Worker<u32>, Gate) {
-    let gate = Gate {
-        open: Arc::default(),
-        dropped: Arc::default(),
-    };
+    let gate = Gate { open: Arc::default(), dropped: Arc::default() };
     let (open, dropped, faults) = (gate.open.clone(), gate.dropped.clone(), faults.clone());
     let opener = move |_: &u32, _: &Cancel| {
         let inner = FakeEngine::new(LIMITS, faults.clone());
-        Ok(Gated {
-            inner,
-            open: open.clone(),
-            dropped: dropped.clone(),
-            panic_on_drop,
-        })
+        Ok(Gated { inner, open: open.clone(), dropped: dropped.clone(), panic_on_drop })
     };
     (Worker::spawn("gated", config, opener).unwrap(), gate)
 }
@@ -141,11 +113,7 @@ fn the_opener_runs_on_the_named_thread_and_clones_share_it() {
     };
     let first = Worker::spawn("lane-7", ServiceConfig::default(), opener).unwrap();
     let second = first.clone();
-    assert!(
-        outcome(&mut first.submit(turn(&[1, 2], 3)).unwrap())
-            .1
-            .is_ok()
-    );
+    assert!(outcome(&mut first.submit(turn(&[1, 2], 3)).unwrap()).1.is_ok());
     assert_eq!(name.lock().unwrap().as_deref(), Some("lane-7"));
     assert_eq!(second.metrics().snapshot().http.finished, 1);
 }
@@ -172,10 +140,7 @@ fn concurrent_callers_get_the_answers_of_their_own_prompts() {
 /// G4, G7: submission neither waits for the engine nor grows the queue over its bound.
 #[test]
 fn submit_returns_at_once_and_a_full_queue_refuses() {
-    let config = ServiceConfig {
-        queue_depth: 2,
-        ..Default::default()
-    };
+    let config = ServiceConfig { queue_depth: 2, ..Default::default() };
     let (worker, gate) = gated(config, &Faults::default(), false);
     let mut handles = vec![worker.submit(turn(&[1, 2], 4)).unwrap()];
     // The thread is inside the engine from here on.
@@ -258,33 +223,17 @@ fn a_panic_of_the_opener_is_a_turn_that_failed() {
         Ok(FakeEngine::new(LIMITS, Faults::default()))
     };
     let worker = Worker::spawn("opener", ServiceConfig::default(), opener).unwrap();
-    assert_eq!(
-        outcome(&mut worker.submit(turn(&[1, 2], 3)).unwrap()).1,
-        Err(TurnError::Internal)
-    );
-    assert!(
-        outcome(&mut worker.submit(turn(&[1, 2], 3)).unwrap())
-            .1
-            .is_ok()
-    );
+    assert_eq!(outcome(&mut worker.submit(turn(&[1, 2], 3)).unwrap()).1, Err(TurnError::Internal));
+    assert!(outcome(&mut worker.submit(turn(&[1, 2], 3)).unwrap()).1.is_ok());
     let snapshot = worker.metrics().snapshot();
-    assert_eq!(
-        (snapshot.loading, snapshot.loaded, snapshot.load_failed),
-        (2, 1, 1)
-    );
+    assert_eq!((snapshot.loading, snapshot.loaded, snapshot.load_failed), (2, 1, 1));
 }
 
 /// llama.cpp#27388: a wedged engine shows in the health, which answers all the same.
 #[test]
 fn a_wedged_engine_is_visible() {
     let (worker, gate) = gated(ServiceConfig::default(), &Faults::default(), false);
-    assert_eq!(
-        worker.health(),
-        Health {
-            state: HealthState::Ready,
-            stalled_ms: 0
-        }
-    );
+    assert_eq!(worker.health(), Health { state: HealthState::Ready, stalled_ms: 0 });
     let mut handle = worker.submit(turn(&[1, 2], 4)).unwrap();
     until(|| worker.health().stalled_ms >= 30);
     assert_eq!(worker.health().state, HealthState::Ready);
@@ -295,12 +244,7 @@ fn a_wedged_engine_is_visible() {
 
 #[test]
 fn preloading_reports_success_and_failure_and_health_follows() {
-    let block = |worker: &Worker<u32>, settings| {
-        block_on(worker.preload(Request {
-            settings,
-            idle_timeout_ms: None,
-        }))
-    };
+    let block = |worker: &Worker<u32>, settings| block_on(worker.preload(Request { settings, idle_timeout_ms: None }));
     let opener = |settings: &u32, _: &Cancel| match settings {
         1 => Ok(FakeEngine::new(LIMITS, Faults::default())),
         other => Err(format!("no model {other}")),
@@ -325,11 +269,7 @@ fn dropping_the_last_handle_drops_the_model_and_joins_the_thread() {
     let metrics = worker.metrics().clone();
     let clone = worker.clone();
     drop(worker);
-    assert!(
-        outcome(&mut clone.submit(turn(&[1, 2], 4)).unwrap())
-            .1
-            .is_ok()
-    );
+    assert!(outcome(&mut clone.submit(turn(&[1, 2], 4)).unwrap()).1.is_ok());
     drop(clone);
     assert_eq!(gate.dropped.load(Ordering::Acquire), 1);
     assert_eq!(metrics.snapshot().unloaded, 1);
@@ -347,19 +287,13 @@ fn draining_completes_turns_and_shutdown_ends_them() {
         } else {
             worker.shutdown();
         }
-        assert_eq!(
-            worker.submit(turn(&[1, 2], 4)).err(),
-            Some(SubmitError::Stopped)
-        );
+        assert_eq!(worker.submit(turn(&[1, 2], 4)).err(), Some(SubmitError::Stopped));
         assert_eq!(worker.health().state, HealthState::Draining);
         gate.open.store(true, Ordering::Release);
         worker.join();
         assert_eq!(worker.health().state, HealthState::Stopped);
         let result = outcome(&mut running).1;
-        assert_eq!(
-            result.map(|finish| finish.completion_tokens).ok(),
-            graceful.then_some(4)
-        );
+        assert_eq!(result.map(|finish| finish.completion_tokens).ok(), graceful.then_some(4));
         assert_eq!(worker.metrics().snapshot().unloaded, 1);
     }
 }

@@ -11,10 +11,7 @@ async fn the_metrics_have_the_names_that_routers_know() {
     assert_eq!(server.chat(r#","max_tokens":1"#).await.status, 200);
     assert_eq!(server.chat(r#","n":0"#).await.status, 400);
     let reply = server.get("/metrics").await;
-    assert_eq!(
-        reply.header("content-type"),
-        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
-    );
+    assert_eq!(reply.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
     for line in [
         r#"vllm:num_requests_waiting{model_name="tiny",engine="0"} 0.0"#,
         r#"vllm:num_requests_running{model_name="tiny",engine="0"} 0.0"#,
@@ -30,18 +27,10 @@ async fn the_metrics_have_the_names_that_routers_know() {
         "# TYPE vllm:num_requests_waiting gauge",
         "# EOF",
     ] {
-        assert!(
-            reply.body.lines().any(|found| found == line),
-            "{line} is missing in\n{}",
-            reply.body
-        );
+        assert!(reply.body.lines().any(|found| found == line), "{line} is missing in\n{}", reply.body);
     }
     let intervals = "vllm:inter_token_latency_seconds_count{model_name=\"tiny\",engine=\"0\"} 8";
-    assert!(
-        reply.body.lines().any(|line| line == intervals),
-        "{}",
-        reply.body
-    );
+    assert!(reply.body.lines().any(|line| line == intervals), "{}", reply.body);
 }
 
 #[tokio::test]
@@ -51,10 +40,7 @@ async fn unknown_paths_share_one_series() {
         assert_eq!(server.get(path).await.status, 404);
     }
     let metrics = server.get("/metrics").await.body;
-    assert!(
-        metrics.contains(r#"laneway_http_requests_total{route="other",status="404"} 3"#),
-        "{metrics}"
-    );
+    assert!(metrics.contains(r#"laneway_http_requests_total{route="other",status="404"} 3"#), "{metrics}");
 }
 
 #[tokio::test]

@@ -10,20 +10,14 @@ use common::{Reply, Server, chat_body, post, wait_until};
 use laneway_api::{ApiOptions, Health, ServeOptions, TurnService, Worker, WorkerService};
 use laneway_session::fake::{FakeEngine, Fault, Faults, VOCABULARY, continuation};
 use laneway_session::{
-    Engine, EngineError, EngineLimits, Metrics, Request, Sampling, ServiceConfig, StepOutcome,
-    StepPlan, SubmitError, Turn,
+    Engine, EngineError, EngineLimits, Metrics, Request, Sampling, ServiceConfig, StepOutcome, StepPlan, SubmitError,
+    Turn,
 };
 use laneway_text::{Tokenizer, TokenizerSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const LIMITS: EngineLimits = EngineLimits {
-    lanes: 2,
-    pages: 64,
-    page_positions: 16,
-    context_length: 512,
-    max_rows: 16,
-    depth: 1,
-};
+const LIMITS: EngineLimits =
+    EngineLimits { lanes: 2, pages: 64, page_positions: 16, context_length: 512, max_rows: 16, depth: 1 };
 const PROMPT: &str = "user:hi\nassistant:";
 
 /// Lets a number of steps and loads through, or all of them.
@@ -62,12 +56,7 @@ impl Engine for GatedEngine {
         self.inner.limits()
     }
 
-    fn begin(
-        &mut self,
-        lane: usize,
-        sampling: &Sampling,
-        prompt: &[u32],
-    ) -> Result<(), EngineError> {
+    fn begin(&mut self, lane: usize, sampling: &Sampling, prompt: &[u32]) -> Result<(), EngineError> {
         self.inner.begin(lane, sampling, prompt)
     }
 
@@ -96,9 +85,7 @@ fn tokenizer() -> Tokenizer {
         eos: Some(0),
         tokens,
         token_types: Some(types),
-        chat_template: Some(
-            "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}assistant:".into(),
-        ),
+        chat_template: Some("{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}assistant:".into()),
         ..Default::default()
     })
     .expect("the vocabulary is valid")
@@ -127,35 +114,17 @@ impl Default for Setup {
 impl Setup {
     async fn start(&self) -> Server<Watched> {
         let (steps, loads, faults) = (self.steps.clone(), self.loads.clone(), self.faults.clone());
-        let config = ServiceConfig {
-            queue_depth: self.queue_depth,
-            ..ServiceConfig::default()
-        };
+        let config = ServiceConfig { queue_depth: self.queue_depth, ..ServiceConfig::default() };
         let worker = Worker::spawn("test-worker", config, move |(): &(), _| {
             loads.pass();
-            Ok(GatedEngine {
-                inner: FakeEngine::new(LIMITS, faults.clone()),
-                gate: steps.clone(),
-            })
+            Ok(GatedEngine { inner: FakeEngine::new(LIMITS, faults.clone()), gate: steps.clone() })
         })
         .expect("the thread starts");
-        let request = Request {
-            settings: (),
-            idle_timeout_ms: None,
-        };
+        let request = Request { settings: (), idle_timeout_ms: None };
         let inner = WorkerService::new(worker, request, self.stuck_after_ms);
-        let service = Arc::new(Watched {
-            inner,
-            wakes: AtomicUsize::new(0),
-        });
+        let service = Arc::new(Watched { inner, wakes: AtomicUsize::new(0) });
         let model = common::model_with(service.clone(), tokenizer());
-        Server::over(
-            model,
-            service,
-            ApiOptions::default(),
-            ServeOptions::default(),
-        )
-        .await
+        Server::over(model, service, ApiOptions::default(), ServeOptions::default()).await
     }
 }
 
@@ -205,18 +174,10 @@ async fn the_engines_tokens_arrive_as_text() {
     for seed in 0..4 {
         let members = format!(r#","seed":{seed},"max_tokens":20"#);
         let whole = server.chat(&members).await.json();
-        assert_eq!(
-            whole["choices"][0]["message"]["content"],
-            expected(seed, 20)
-        );
-        let streamed = server
-            .chat(&format!(r#"{members},"stream":true"#))
-            .await
-            .events();
-        let text: String = streamed
-            .iter()
-            .filter_map(|event| event["choices"][0]["delta"]["content"].as_str())
-            .collect();
+        assert_eq!(whole["choices"][0]["message"]["content"], expected(seed, 20));
+        let streamed = server.chat(&format!(r#"{members},"stream":true"#)).await.events();
+        let text: String =
+            streamed.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
         assert_eq!(text, expected(seed, 20));
     }
 }
@@ -227,9 +188,7 @@ async fn a_repeated_prompt_is_taken_from_the_cache() {
     let cached = async || {
         let usage = server.chat(r#","seed":1,"max_tokens":4"#).await.json()["usage"].clone();
         assert_eq!(usage["prompt_tokens"], PROMPT.len());
-        usage["prompt_tokens_details"]["cached_tokens"]
-            .as_u64()
-            .expect("a number")
+        usage["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
     };
     assert_eq!(cached().await, 0);
     assert_ne!(cached().await, 0);
@@ -251,10 +210,7 @@ async fn the_figures_of_the_service_are_exported() {
         r#"vllm:prompt_tokens_total{model_name="tiny",engine="0"} 54"#,
         r#"laneway_turns_total{model_name="tiny",source="http",stage="finished"} 3"#,
     ] {
-        assert!(
-            metrics.lines().any(|found| found == line),
-            "{line} is missing in\n{metrics}"
-        );
+        assert!(metrics.lines().any(|found| found == line), "{line} is missing in\n{metrics}");
     }
 }
 
@@ -263,13 +219,8 @@ async fn clients_that_leave_at_random_leave_nothing_behind() {
     let server = Setup::default().start().await;
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     for round in 0..200 {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let members = format!(
-            r#","seed":{round},"max_tokens":100,"stream":{}"#,
-            round % 2 == 0
-        );
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let members = format!(r#","seed":{round},"max_tokens":100,"stream":{}"#, round % 2 == 0);
         let mut stream = server.connect().await;
         stream
             .write_all(post("/v1/chat/completions", &chat_body(&members)).as_bytes())
@@ -277,8 +228,7 @@ async fn clients_that_leave_at_random_leave_nothing_behind() {
             .expect("the server reads");
         let mut seen = vec![0; (random >> 52) as usize];
         // Leaves after some part of the answer; it may be shorter.
-        let _ =
-            tokio::time::timeout(Duration::from_millis(random >> 61), stream.read(&mut seen)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(random >> 61), stream.read(&mut seen)).await;
     }
     settled(&server).await;
     let snapshot = server.service.metrics().snapshot();
@@ -293,22 +243,13 @@ async fn clients_that_leave_at_random_leave_nothing_behind() {
 
 #[tokio::test]
 async fn leaving_the_queue_costs_no_step() {
-    let setup = Setup {
-        steps: Gate::of(0),
-        ..Setup::default()
-    };
+    let setup = Setup { steps: Gate::of(0), ..Setup::default() };
     let server = setup.start().await;
     let mut running = Vec::new();
     for _ in 0..LIMITS.lanes {
         let mut stream = server.connect().await;
         stream
-            .write_all(
-                post(
-                    "/v1/chat/completions",
-                    &chat_body(r#","seed":1,"max_tokens":3"#),
-                )
-                .as_bytes(),
-            )
+            .write_all(post("/v1/chat/completions", &chat_body(r#","seed":1,"max_tokens":3"#)).as_bytes())
             .await
             .expect("the server reads");
         running.push(stream);
@@ -329,27 +270,17 @@ async fn leaving_the_queue_costs_no_step() {
     settled(&server).await;
     let total = server.service.metrics().snapshot().total();
     assert_eq!((total.finished, total.failed), (2, 1));
-    assert_eq!(
-        server.service.metrics().snapshot().prompt_tokens,
-        2 * PROMPT.len() as u64
-    );
+    assert_eq!(server.service.metrics().snapshot().prompt_tokens, 2 * PROMPT.len() as u64);
 }
 
 #[tokio::test]
 async fn leaving_during_prefill_stops_it_between_two_steps() {
-    let setup = Setup {
-        steps: Gate::of(2),
-        ..Setup::default()
-    };
+    let setup = Setup { steps: Gate::of(2), ..Setup::default() };
     let server = setup.start().await;
     let content = "x".repeat(LIMITS.max_rows * 20);
-    let body =
-        format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"{content}"}}]}}"#);
+    let body = format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"{content}"}}]}}"#);
     let mut stream = server.connect().await;
-    stream
-        .write_all(post("/v1/chat/completions", &body).as_bytes())
-        .await
-        .expect("the server reads");
+    stream.write_all(post("/v1/chat/completions", &body).as_bytes()).await.expect("the server reads");
     wait_until(|| setup.steps.left() == Some(0)).await;
     drop(stream);
     wait_until(|| server.service.wakes.load(SeqCst) == 1).await;
@@ -363,11 +294,7 @@ async fn leaving_during_prefill_stops_it_between_two_steps() {
 
 #[tokio::test]
 async fn a_full_queue_refuses_and_recovers() {
-    let setup = Setup {
-        steps: Gate::of(0),
-        queue_depth: 1,
-        ..Setup::default()
-    };
+    let setup = Setup { steps: Gate::of(0), queue_depth: 1, ..Setup::default() };
     let server = setup.start().await;
     let mut streams = Vec::new();
     for queued in 1..=LIMITS.lanes as u64 + 1 {
@@ -383,10 +310,7 @@ async fn a_full_queue_refuses_and_recovers() {
         streams.push(stream);
     }
     let refused = server.chat("").await;
-    assert_eq!(
-        (refused.status, refused.header("retry-after")),
-        (429, Some("1"))
-    );
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
     setup.steps.open();
     let mut statuses = Vec::new();
     for mut stream in streams {
@@ -401,60 +325,38 @@ async fn a_full_queue_refuses_and_recovers() {
 async fn engine_failures_are_told_and_survived() {
     let setup = Setup::default();
     let server = setup.start().await;
-    for (call, fault) in [
-        ("begin", Fault::Panic),
-        ("collect", Fault::Panic),
-        ("submit", Fault::Lost),
-        ("collect", Fault::Lost),
-    ] {
+    for (call, fault) in
+        [("begin", Fault::Panic), ("collect", Fault::Panic), ("submit", Fault::Lost), ("collect", Fault::Lost)]
+    {
         setup.faults.inject(call, fault);
         let reply = server.chat(r#","seed":1,"max_tokens":5"#).await;
         assert_eq!(reply.status, 500, "{call} {fault:?}: {}", reply.body);
         assert_eq!(reply.json()["error"]["type"], "server_error");
         let again = server.chat(r#","seed":1,"max_tokens":5"#).await;
-        assert_eq!(
-            again.json()["choices"][0]["message"]["content"],
-            expected(1, 5),
-            "{call} {fault:?}"
-        );
+        assert_eq!(again.json()["choices"][0]["message"]["content"], expected(1, 5), "{call} {fault:?}");
     }
 }
 
 #[tokio::test]
 async fn health_tells_a_loading_and_a_stuck_engine() {
-    let setup = Setup {
-        steps: Gate::of(0),
-        loads: Gate::of(0),
-        stuck_after_ms: 200,
-        ..Setup::default()
-    };
+    let setup = Setup { steps: Gate::of(0), loads: Gate::of(0), stuck_after_ms: 200, ..Setup::default() };
     let server = setup.start().await;
     let mut stream = server.connect().await;
     stream
         .write_all(post("/v1/chat/completions", &chat_body(r#","max_tokens":2"#)).as_bytes())
         .await
         .expect("the server reads");
-    let code = async || {
-        server.get("/health").await.json()["error"]["code"]
-            .as_str()
-            .map(str::to_owned)
-    };
+    let code = async || server.get("/health").await.json()["error"]["code"].as_str().map(str::to_owned);
     let until = async |expected: Option<&str>| {
         while code().await.as_deref() != expected {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), until(Some("loading")))
-        .await
-        .expect("it loads");
+    tokio::time::timeout(Duration::from_secs(20), until(Some("loading"))).await.expect("it loads");
     setup.loads.open();
-    tokio::time::timeout(Duration::from_secs(20), until(Some("engine_stuck")))
-        .await
-        .expect("no step ends");
+    tokio::time::timeout(Duration::from_secs(20), until(Some("engine_stuck"))).await.expect("no step ends");
     setup.steps.open();
     assert_eq!(Reply::read(&mut stream).await.status, 200);
     settled(&server).await;
-    tokio::time::timeout(Duration::from_secs(20), until(None))
-        .await
-        .expect("it works again");
+    tokio::time::timeout(Duration::from_secs(20), until(None)).await.expect("it works again");
 }

@@ -57,8 +57,7 @@ fn measure(path: &str, threads: usize, tier: Tier) {
         let best = logits.data().iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         best.expect("a vocabulary is not empty").0 as u32
     };
-    let prompt: Vec<Row> =
-        (0..PROMPT as u32).map(|i| Row { token: 100 + i * 7, position: i, lane: 0 }).collect();
+    let prompt: Vec<Row> = (0..PROMPT as u32).map(|i| Row { token: 100 + i * 7, position: i, lane: 0 }).collect();
     let mut best = [f64::INFINITY; 2];
     for _ in 0..5 {
         let start = (Instant::now(), cpu_seconds());

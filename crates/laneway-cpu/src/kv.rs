@@ -19,11 +19,8 @@ pub(crate) struct LayerKv {
 impl KvCache {
     /// A cache of `pages` empty pages; layers without a shape read another layer's.
     pub fn new(shapes: &[Option<KvShape>], pages: usize) -> Self {
-        let layer = |shape: &KvShape| LayerKv {
-            head_dim: shape.head_dim,
-            kv_heads: shape.kv_heads,
-            pages: vec![None; pages],
-        };
+        let layer =
+            |shape: &KvShape| LayerKv { head_dim: shape.head_dim, kv_heads: shape.kv_heads, pages: vec![None; pages] };
         Self { layers: shapes.iter().map(|shape| shape.as_ref().map(layer)).collect(), pages }
     }
 

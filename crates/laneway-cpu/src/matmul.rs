@@ -375,7 +375,8 @@ mod tests {
         let mut w = vec![0.0; rows * cols];
         format.dequantize(&bytes, &mut w).unwrap();
         w.iter_mut().for_each(|w| *w *= scale);
-        let matrix = CpuMatrix::new(&[Source { format, rows, cols, scale, bytes: &bytes }], &Arena::default(), pool).unwrap();
+        let matrix =
+            CpuMatrix::new(&[Source { format, rows, cols, scale, bytes: &bytes }], &Arena::default(), pool).unwrap();
         let mut row = vec![0.0; cols];
         for r in [0, rows / 2, rows - 1] {
             matrix.read_row(r, &mut row);
@@ -427,7 +428,8 @@ mod tests {
     fn row_ranges_of_stacked_parts_of_different_formats() {
         let pool = Pool::new(2);
         let (formats, heights, cols) = ([Format::Q5_0, Format::F32, Format::Q8_0], [21, 5, 40], 64);
-        let bytes: Vec<_> = formats.iter().zip(heights).map(|(f, rows)| test_data::blocks(*f, rows * cols, 9)).collect();
+        let bytes: Vec<_> =
+            formats.iter().zip(heights).map(|(f, rows)| test_data::blocks(*f, rows * cols, 9)).collect();
         let mut w = vec![0.0; heights.iter().sum::<usize>() * cols];
         let mut at = 0;
         let mut sources = Vec::new();

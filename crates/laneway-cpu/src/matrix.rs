@@ -1,7 +1,7 @@
 //! A weight matrix on the cpu.
 
-use crate::pack::{Body, Packed, Source};
 use crate::memory::Arena;
+use crate::pack::{Body, Packed, Source};
 use crate::pool::Pool;
 use crate::simd::{Kernel, LANES, Simd, Tier};
 use std::ops::Range;
@@ -75,19 +75,21 @@ impl CpuMatrix {
     /// The groups that hold `rows`, in order.
     pub(crate) fn spans(&self, rows: Range<usize>) -> impl Iterator<Item = Span<'_>> {
         let start = self.parts.partition_point(|part| part.first <= rows.start).saturating_sub(1);
-        self.parts[start..].iter().take_while({
-            let end = rows.end;
-            move |part| part.first < end
-        })
-        .flat_map(move |part| {
-            let low = rows.start.saturating_sub(part.first);
-            let high = (rows.end - part.first).min(part.packed.rows);
-            (low / LANES..high.div_ceil(LANES)).map(move |group| {
-                let base = group * LANES;
-                let lanes = low.saturating_sub(base)..(high - base).min(LANES);
-                Span { packed: &part.packed, group, row: part.first + base + lanes.start, lanes }
+        self.parts[start..]
+            .iter()
+            .take_while({
+                let end = rows.end;
+                move |part| part.first < end
             })
-        })
+            .flat_map(move |part| {
+                let low = rows.start.saturating_sub(part.first);
+                let high = (rows.end - part.first).min(part.packed.rows);
+                (low / LANES..high.div_ceil(LANES)).map(move |group| {
+                    let base = group * LANES;
+                    let lanes = low.saturating_sub(base)..(high - base).min(LANES);
+                    Span { packed: &part.packed, group, row: part.first + base + lanes.start, lanes }
+                })
+            })
     }
 }
 

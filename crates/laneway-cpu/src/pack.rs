@@ -93,9 +93,8 @@ impl Packed {
             None => {
                 let bytes = source.bytes;
                 let half = |i: usize| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]);
-                let float = |i: usize| {
-                    f32::from_le_bytes(std::array::from_fn(|byte| bytes[4 * i + byte])) * source.scale
-                };
+                let float =
+                    |i: usize| f32::from_le_bytes(std::array::from_fn(|byte| bytes[4 * i + byte])) * source.scale;
                 match source.format {
                     Format::F16 => Body::Half(pool.map(slabs, |i| interleave(arena, rows_of(i), cols, half))),
                     Format::BF16 => Body::Bfloat(pool.map(slabs, |i| interleave(arena, rows_of(i), cols, half))),

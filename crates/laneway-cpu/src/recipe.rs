@@ -59,9 +59,7 @@ impl Parts {
 
 /// The recipe of a quantised format; none for plain floats.
 pub(crate) fn recipe(format: Format) -> Option<Recipe> {
-    let make = |codes, unit, bias, scale, has_min| {
-        Some(Recipe { codes, unit, bias, scale, has_min, table: [0; 16] })
-    };
+    let make = |codes, unit, bias, scale, has_min| Some(Recipe { codes, unit, bias, scale, has_min, table: [0; 16] });
     let table = |values: [i8; 16], unit, bias: u8, scale| {
         let table = values.map(|v| (i16::from(v) + i16::from(bias)) as u8);
         Some(Recipe { codes: Codes::Table, unit, bias, scale, has_min: false, table })

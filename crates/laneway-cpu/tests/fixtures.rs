@@ -6,7 +6,8 @@ use common::{Runner, argmax, assert_close, reference, rows};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-const MODELS: [&str; 5] = ["llama_tiny", "gemma3_tiny", "gemma4_dense_tiny", "gemma4_ple_shared_tiny", "gemma4_moe_tiny"];
+const MODELS: [&str; 5] =
+    ["llama_tiny", "gemma3_tiny", "gemma4_dense_tiny", "gemma4_ple_shared_tiny", "gemma4_moe_tiny"];
 
 fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/fixtures"))
@@ -79,7 +80,12 @@ fn chunks_lanes_and_shared_pages_give_the_logits_of_one_pass() {
         let (logits, _) = runner.step(&together, &wanted, &[]);
         let (first, second) = logits.split_at(whole.len());
         assert_close(&format!("{name} shared prefix"), second, &whole, 1e-4);
-        assert_close(&format!("{name} beside it"), first, &data["prefill_logits"][(prompt.len() - 1) * first.len()..], 1e-4);
+        assert_close(
+            &format!("{name} beside it"),
+            first,
+            &data["prefill_logits"][(prompt.len() - 1) * first.len()..],
+            1e-4,
+        );
         assert_eq!(argmax(second), argmax(&whole));
     });
 }

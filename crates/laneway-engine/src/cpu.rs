@@ -43,14 +43,8 @@ impl CpuEngine {
         let pages = lanes * context_length.div_ceil(PAGE_POSITIONS);
         let kv = KvCache::new(&network.kv_shapes(), pages);
         let lane = Lane { params: SamplerParams::GREEDY, counts: Vec::new(), sampled: 0 };
-        let limits = EngineLimits {
-            lanes,
-            pages,
-            page_positions: PAGE_POSITIONS,
-            context_length,
-            max_rows: MAX_ROWS,
-            depth: 1,
-        };
+        let limits =
+            EngineLimits { lanes, pages, page_positions: PAGE_POSITIONS, context_length, max_rows: MAX_ROWS, depth: 1 };
         let outcomes = VecDeque::new();
         Ok((Self { space, network, kv, lanes: vec![lane; lanes], outcomes, context_length }, limits))
     }

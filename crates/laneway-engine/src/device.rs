@@ -97,6 +97,8 @@ pub(crate) enum Resolved {
 pub(crate) async fn resolve(choice: &DeviceChoice) -> Result<Resolved, OpenError> {
     let adapter = match choice {
         DeviceChoice::Cpu => return Ok(Resolved::Cpu),
+        // A browser offers one adapter, without a choice.
+        DeviceChoice::Auto | DeviceChoice::Gpu if cfg!(target_arch = "wasm32") => AdapterChoice::Any,
         DeviceChoice::Auto if !adapters().await.iter().any(|a| a.class == AdapterClass::Hardware) => {
             return Ok(Resolved::Cpu);
         }

@@ -69,6 +69,10 @@ impl GpuEngine {
         self.runner.cost(tokens, wanted)
     }
 
+    pub async fn copy(&self, bytes: u64, times: usize) -> Result<(), EngineError> {
+        self.gpu.copy(bytes, times).await.map_err(lost)
+    }
+
     pub fn lose_device(&self) {
         self.gpu.lose();
     }

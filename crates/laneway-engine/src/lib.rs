@@ -114,6 +114,17 @@ impl ModelEngine {
         }
     }
 
+    /// Copies `bytes` within the device's memory `times` times; false on the cpu, where nothing is done.
+    ///
+    /// # Errors
+    /// When the device was lost.
+    pub async fn copy_on_device(&self, bytes: u64, times: usize) -> Result<bool, EngineError> {
+        match &self.body {
+            Body::Cpu(_) => Ok(false),
+            Body::Gpu(engine) => engine.copy(bytes, times).await.map(|()| true),
+        }
+    }
+
     /// Loses the device on purpose: for tests of recovery.
     pub fn lose_device(&self) {
         if let Body::Gpu(engine) = &self.body {

@@ -13,7 +13,8 @@ pub(crate) struct Need {
 impl Need {
     pub fn of(weights: &Weights, lanes: usize, context_length: usize) -> Self {
         let pages = (lanes as u64).saturating_mul(context_length.div_ceil(PAGE_POSITIONS) as u64);
-        let kv_bytes = pages.saturating_mul(PAGE_POSITIONS as u64).saturating_mul(kv_bytes_per_position(weights.config()));
+        let kv_bytes =
+            pages.saturating_mul(PAGE_POSITIONS as u64).saturating_mul(kv_bytes_per_position(weights.config()));
         Self { lanes, context_length, weight_bytes: weights.total_bytes(), kv_bytes }
     }
 

@@ -3,9 +3,7 @@
 //! All numbers are little endian. "Split nibbles": byte `j` holds element `j` (low nibble) and `j + n/2` (high nibble).
 
 /// Values of the 16 codes of IQ4_NL and IQ4_XS.
-pub const IQ4_VALUES: [i8; 16] = [
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
-];
+pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Twice the values of the 16 E2M1 codes of MXFP4 and NVFP4; the missing half is in [`e8m0_half`] and [`ue4m3_half`].
 pub const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -55,11 +53,7 @@ pub fn k4_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
 /// The sixteen 6-bit scales of a Q3_K block from its 12 packed bytes, less 32: −32 to 31.
 pub fn q3_k_scales(packed: &[u8; 12]) -> [i8; 16] {
     std::array::from_fn(|j| {
-        let low = if j < 8 {
-            packed[j] & 15
-        } else {
-            packed[j - 8] >> 4
-        };
+        let low = if j < 8 { packed[j] & 15 } else { packed[j - 8] >> 4 };
         let high = packed[8 + j % 4] >> (2 * (j / 4)) & 3;
         (low | high << 4) as i8 - 32
     })
@@ -88,22 +82,15 @@ pub fn q4_1(b: &[u8; 20], out: &mut [f32; 32]) {
 
 /// Q5_0: `d·(q − 16)`, the fifth bits in a u32.
 pub fn q5_0(b: &[u8; 22], out: &mut [f32; 32]) {
-    let (d, high) = (
-        f16([b[0], b[1]]),
-        u32::from_le_bytes([b[2], b[3], b[4], b[5]]),
-    );
-    split_nibbles(&b[6..], out, |j, q| {
-        d * (f32::from(q | fifth_bit(high, j)) - 16.0)
-    });
+    let (d, high) = (f16([b[0], b[1]]), u32::from_le_bytes([b[2], b[3], b[4], b[5]]));
+    split_nibbles(&b[6..], out, |j, q| d * (f32::from(q | fifth_bit(high, j)) - 16.0));
 }
 
 /// Q5_1: `d·q + m`, the fifth bits in a u32.
 pub fn q5_1(b: &[u8; 24], out: &mut [f32; 32]) {
     let (d, m) = (f16([b[0], b[1]]), f16([b[2], b[3]]));
     let high = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
-    split_nibbles(&b[8..], out, |j, q| {
-        d * f32::from(q | fifth_bit(high, j)) + m
-    });
+    split_nibbles(&b[8..], out, |j, q| d * f32::from(q | fifth_bit(high, j)) + m);
 }
 
 /// Q8_0: `d·q`.
@@ -129,11 +116,7 @@ pub fn q3_k(b: &[u8; 110], out: &mut [f32; 256]) {
     let (d, scales) = (f16([b[108], b[109]]), q3_k_scales(&part(b, 96)));
     for (i, out) in out.iter_mut().enumerate() {
         let low = b[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
-        let below = if b[i % 32] >> (i / 32) & 1 == 1 {
-            0.0
-        } else {
-            4.0
-        };
+        let below = if b[i % 32] >> (i / 32) & 1 == 1 { 0.0 } else { 4.0 };
         *out = d * f32::from(scales[i / 16]) * (f32::from(low) - below);
     }
 }
@@ -145,12 +128,7 @@ pub fn q4_k(b: &[u8; 144], out: &mut [f32; 256]) {
 
 /// Q5_K: as Q4_K with a fifth bit per element.
 pub fn q5_k(b: &[u8; 176], out: &mut [f32; 256]) {
-    k4(
-        b,
-        &b[48..],
-        |group, lane| (b[16 + lane] >> group & 1) << 4,
-        out,
-    );
+    k4(b, &b[48..], |group, lane| (b[16 + lane] >> group & 1) << 4, out);
 }
 
 /// Q6_K: sixteen groups of 16 with an i8 scale each.
@@ -167,45 +145,27 @@ pub fn q6_k(b: &[u8; 210], out: &mut [f32; 256]) {
 /// IQ4_NL: `d·IQ4_VALUES[q]`.
 pub fn iq4_nl(b: &[u8; 18], out: &mut [f32; 32]) {
     let d = f16([b[0], b[1]]);
-    split_nibbles(&b[2..], out, |_, q| {
-        d * f32::from(IQ4_VALUES[usize::from(q)])
-    });
+    split_nibbles(&b[2..], out, |_, q| d * f32::from(IQ4_VALUES[usize::from(q)]));
 }
 
 /// IQ4_XS: eight groups of 32 with a 6-bit scale each, `d·scale·IQ4_VALUES[q]`.
 pub fn iq4_xs(b: &[u8; 136], out: &mut [f32; 256]) {
     let d = f16([b[0], b[1]]);
     let scales = iq4_xs_scales(u16::from_le_bytes([b[2], b[3]]), part(b, 4));
-    for ((out, qs), scale) in out
-        .as_chunks_mut::<32>()
-        .0
-        .iter_mut()
-        .zip(b[8..].chunks(16))
-        .zip(scales)
-    {
-        split_nibbles(qs, out, |_, q| {
-            d * f32::from(scale) * f32::from(IQ4_VALUES[usize::from(q)])
-        });
+    for ((out, qs), scale) in out.as_chunks_mut::<32>().0.iter_mut().zip(b[8..].chunks(16)).zip(scales) {
+        split_nibbles(qs, out, |_, q| d * f32::from(scale) * f32::from(IQ4_VALUES[usize::from(q)]));
     }
 }
 
 /// MXFP4: one E8M0 scale for 32 E2M1 values.
 pub fn mxfp4(b: &[u8; 17], out: &mut [f32; 32]) {
     let d = e8m0_half(b[0]);
-    split_nibbles(&b[1..], out, |_, q| {
-        d * f32::from(E2M1_DOUBLED[usize::from(q)])
-    });
+    split_nibbles(&b[1..], out, |_, q| d * f32::from(E2M1_DOUBLED[usize::from(q)]));
 }
 
 /// NVFP4: four groups of 16 E2M1 values with an unsigned E4M3 scale each; the per-tensor scale is not applied.
 pub fn nvfp4(b: &[u8; 36], out: &mut [f32; 64]) {
-    for ((out, qs), &scale) in out
-        .as_chunks_mut::<16>()
-        .0
-        .iter_mut()
-        .zip(b[4..].chunks(8))
-        .zip(&b[..4])
-    {
+    for ((out, qs), &scale) in out.as_chunks_mut::<16>().0.iter_mut().zip(b[4..].chunks(8)).zip(&b[..4]) {
         let d = ue4m3_half(scale);
         split_nibbles(qs, out, |_, q| d * f32::from(E2M1_DOUBLED[usize::from(q)]));
     }

@@ -14,19 +14,15 @@ const MAX_DIVISORS: usize = 2048;
 
 /// Derives the configuration of a GGUF file from its metadata and the tensors that are there.
 pub(crate) fn read(metadata: &Metadata, tensors: &Tensors) -> Result<ModelConfig> {
-    let arch = metadata
-        .str("general.architecture")?
-        .ok_or_else(|| FileError::MissingKey("general.architecture".into()))?;
+    let arch =
+        metadata.str("general.architecture")?.ok_or_else(|| FileError::MissingKey("general.architecture".into()))?;
     let family = match arch {
         "llama" => Family::Llama,
         "gemma3" => Family::Gemma3,
         "gemma4" => Family::Gemma4,
         "diffusion-gemma" => Family::DiffusionGemma,
         _ => {
-            return Err(FileError::UnsupportedArchitecture {
-                found: arch.to_owned(),
-                supported: ARCHITECTURES,
-            });
+            return Err(FileError::UnsupportedArchitecture { found: arch.to_owned(), supported: ARCHITECTURES });
         }
     };
     if let Some(count @ 2..) = metadata.u64("split.count")? {
@@ -37,14 +33,7 @@ pub(crate) fn read(metadata: &Metadata, tensors: &Tensors) -> Result<ModelConfig
             supported: "whole files; merge the parts first",
         });
     }
-    Reader {
-        metadata,
-        tensors,
-        arch,
-        family,
-    }
-    .facts()?
-    .build()
+    Reader { metadata, tensors, arch, family }.facts()?.build()
 }
 
 struct Reader<'a> {
@@ -57,12 +46,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn facts(&self) -> Result<Facts> {
         self.refuse_unsupported()?;
-        let layers = within(
-            &self.key("block_count"),
-            self.required("block_count")?,
-            1,
-            MAX_LAYERS,
-        )?;
+        let layers = within(&self.key("block_count"), self.required("block_count")?, 1, MAX_LAYERS)?;
         let hidden = self.required("embedding_length")?;
         let heads = self.per_layer("attention.head_count", layers)?;
         let gemma = self.family != Family::Llama;
@@ -77,11 +61,7 @@ impl Reader<'_> {
         let uses_ratio = self.family == Family::Gemma3 && layers == GEMMA3_27B_LAYERS;
         Ok(Facts {
             family: self.family,
-            name: self
-                .metadata
-                .str("general.name")?
-                .unwrap_or_default()
-                .to_owned(),
+            name: self.metadata.str("general.name")?.unwrap_or_default().to_owned(),
             vocab: self.vocab()?,
             hidden,
             context: self.required("context_length")?,
@@ -90,15 +70,9 @@ impl Reader<'_> {
                 .ok_or_else(|| self.missing("attention.layer_norm_rms_epsilon"))?,
             softcap: self.number("final_logit_softcapping")?,
             norm_offset: 0.0,
-            rope_pairs: if gemma {
-                RopePairs::Half
-            } else {
-                RopePairs::Interleaved
-            },
+            rope_pairs: if gemma { RopePairs::Half } else { RopePairs::Interleaved },
             tied_head: self.tensors.get("output.weight").is_none(),
-            per_layer_input: self
-                .optional("embedding_length_per_layer_input")?
-                .unwrap_or(0),
+            per_layer_input: self.optional("embedding_length_per_layer_input")?.unwrap_or(0),
             experts,
             layers: self.layers(hidden, &heads)?,
             window: self.optional("attention.sliding_window")?,
@@ -113,11 +87,7 @@ impl Reader<'_> {
             canvas: match self.family {
                 Family::DiffusionGemma => {
                     let canvas = self.metadata.u64("diffusion.canvas_length")?;
-                    Some(
-                        canvas.ok_or_else(|| {
-                            FileError::MissingKey("diffusion.canvas_length".into())
-                        })?,
-                    )
+                    Some(canvas.ok_or_else(|| FileError::MissingKey("diffusion.canvas_length".into()))?)
                 }
                 _ => None,
             },
@@ -132,9 +102,7 @@ impl Reader<'_> {
         let ff = self.per_layer("feed_forward_length", heads.len())?;
         let local = self.local_layers(heads.len())?;
         let global_dim = self.head_dim("key_length", "value_length")?;
-        let local_dim = self
-            .head_dim("key_length_swa", "value_length_swa")?
-            .or(global_dim);
+        let local_dim = self.head_dim("key_length_swa", "value_length_swa")?.or(global_dim);
         let mut layers = Vec::with_capacity(heads.len());
         for (index, &heads) in heads.iter().enumerate() {
             let stated = if local[index] { local_dim } else { global_dim };
@@ -150,14 +118,7 @@ impl Reader<'_> {
             };
             let (kv_heads, ff) = (kv_heads[index], ff[index]);
             let value_from_key = self.value_from_key(index, heads, kv_heads, head_dim);
-            layers.push(LayerFacts {
-                local: local[index],
-                heads,
-                kv_heads,
-                head_dim,
-                ff,
-                value_from_key,
-            });
+            layers.push(LayerFacts { local: local[index], heads, kv_heads, head_dim, ff, value_from_key });
         }
         Ok(layers)
     }
@@ -165,15 +126,10 @@ impl Reader<'_> {
     /// Gemma 4 files leave `attn_v` out, or the fused tensor's value rows, where the key is the value.
     fn value_from_key(&self, layer: usize, heads: u64, kv_heads: u64, head_dim: u64) -> bool {
         let tensor = |part: &str| self.tensors.get(&format!("blk.{layer}.{part}.weight"));
-        if !matches!(self.family, Family::Gemma4 | Family::DiffusionGemma)
-            || tensor("attn_v").is_some()
-        {
+        if !matches!(self.family, Family::Gemma4 | Family::DiffusionGemma) || tensor("attn_v").is_some() {
             return false;
         }
-        let rows = kv_heads
-            .saturating_mul(2)
-            .saturating_add(heads)
-            .saturating_mul(head_dim);
+        let rows = kv_heads.saturating_mul(2).saturating_add(heads).saturating_mul(head_dim);
         tensor("attn_qkv").is_none_or(|fused| (fused.rows() as u64) < rows)
     }
 
@@ -186,76 +142,44 @@ impl Reader<'_> {
                 self.check_length(&key, pattern.len(), layers)?;
                 return Ok(pattern.to_vec());
             }
-            (_, Some(_)) => within(
-                &key,
-                self.required("attention.sliding_window_pattern")?,
-                1,
-                MAX_LAYERS,
-            )?,
+            (_, Some(_)) => within(&key, self.required("attention.sliding_window_pattern")?, 1, MAX_LAYERS)?,
             (Family::Gemma3, None) => 6,
             (_, None) => return Err(FileError::MissingKey(key)),
         };
-        Ok((1..=layers)
-            .map(|number| !number.is_multiple_of(period))
-            .collect())
+        Ok((1..=layers).map(|number| !number.is_multiple_of(period)).collect())
     }
 
     fn global_rope(&self) -> Result<Rope> {
-        let default = if self.family == Family::Llama {
-            1e4
-        } else {
-            1e6
-        };
+        let default = if self.family == Family::Llama { 1e4 } else { 1e6 };
         let theta = self.number("rope.freq_base")?.unwrap_or(default);
         let dims = self.optional("rope.dimension_count")?;
         let kind = self.key("rope.scaling.type");
-        let scaling = match (
-            self.tensors.get("rope_freqs.weight"),
-            self.metadata.str(&kind)?.unwrap_or("none"),
-        ) {
-            (Some(divisors), "none") if divisors.len() <= MAX_DIVISORS => {
-                Scaling::Divisors(divisors.to_f32())
-            }
+        let scaling = match (self.tensors.get("rope_freqs.weight"), self.metadata.str(&kind)?.unwrap_or("none")) {
+            (Some(divisors), "none") if divisors.len() <= MAX_DIVISORS => Scaling::Divisors(divisors.to_f32()),
             (Some(_), "none") => {
-                return Err(FileError::invalid(
-                    "rope_freqs.weight",
-                    "is longer than any head",
-                ));
+                return Err(FileError::invalid("rope_freqs.weight", "is longer than any head"));
             }
             (None, "none") => Scaling::None,
             (None, "linear") => Scaling::Linear(self.number("rope.scaling.factor")?.unwrap_or(1.0)),
             (_, found) => {
                 let supported = "none, or linear without rope_freqs.weight";
-                return Err(FileError::UnsupportedFeature {
-                    what: kind,
-                    found: found.to_owned(),
-                    supported,
-                });
+                return Err(FileError::UnsupportedFeature { what: kind, found: found.to_owned(), supported });
             }
         };
-        Ok(Rope {
-            theta,
-            dims,
-            scaling,
-        })
+        Ok(Rope { theta, dims, scaling })
     }
 
     fn refuse_unsupported(&self) -> Result<()> {
         let llama = self.family == Family::Llama;
-        if llama
-            && self
-                .optional("expert_count")?
-                .is_some_and(|count| count > 0)
-        {
+        if llama && self.optional("expert_count")?.is_some_and(|count| count > 0) {
             return Err(FileError::UnsupportedFeature {
                 what: "llama".into(),
                 found: "experts".into(),
                 supported: "dense models",
             });
         }
-        let biased = ["blk.0.attn_q.bias", "blk.0.ffn_up.bias"]
-            .into_iter()
-            .find(|name| self.tensors.get(name).is_some());
+        let biased =
+            ["blk.0.attn_q.bias", "blk.0.ffn_up.bias"].into_iter().find(|name| self.tensors.get(name).is_some());
         if let Some(name) = biased {
             return Err(FileError::UnsupportedFeature {
                 what: "tensor".into(),
@@ -263,10 +187,9 @@ impl Reader<'_> {
                 supported: "layers without biases",
             });
         }
-        for (kind, wants) in [
-            ("rope.dimension_count", "attention.key_length"),
-            ("rope.dimension_count_swa", "attention.key_length_swa"),
-        ] {
+        for (kind, wants) in
+            [("rope.dimension_count", "attention.key_length"), ("rope.dimension_count_swa", "attention.key_length_swa")]
+        {
             let (Some(dims), Some(head)) = (self.optional(kind)?, self.optional(wants)?) else {
                 continue;
             };
@@ -288,10 +211,7 @@ impl Reader<'_> {
         match (key, value) {
             (Some(key), Some(value)) if key != value => {
                 let what = self.key(&format!("attention.{value_length}"));
-                Err(FileError::invalid(
-                    what,
-                    format!("is {value}, expected {key_length} {key}"),
-                ))
+                Err(FileError::invalid(what, format!("is {value}, expected {key_length} {key}")))
             }
             _ => Ok(key),
         }
@@ -301,8 +221,7 @@ impl Reader<'_> {
         if let Some(embedding) = self.tensors.get("token_embd.weight") {
             return Ok(embedding.rows() as u64);
         }
-        self.optional("vocab_size")?
-            .ok_or_else(|| FileError::MissingTensor("token_embd.weight".into()))
+        self.optional("vocab_size")?.ok_or_else(|| FileError::MissingTensor("token_embd.weight".into()))
     }
 
     fn per_layer(&self, name: &str, layers: usize) -> Result<Vec<u64>> {
@@ -319,10 +238,7 @@ impl Reader<'_> {
         if found == layers {
             return Ok(());
         }
-        Err(FileError::invalid(
-            key,
-            format!("has {found} elements, expected one for each of {layers} layers"),
-        ))
+        Err(FileError::invalid(key, format!("has {found} elements, expected one for each of {layers} layers")))
     }
 
     fn key(&self, name: &str) -> String {

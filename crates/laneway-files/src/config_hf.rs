@@ -11,18 +11,12 @@ const MODEL_TYPES: &str = "llama, gemma3_text, gemma3, gemma4_text, gemma4, diff
 
 /// The family that a `config.json` names.
 pub(crate) fn family(root: Fields) -> Result<Family> {
-    match root
-        .str("model_type")?
-        .ok_or_else(|| FileError::MissingKey("model_type".into()))?
-    {
+    match root.str("model_type")?.ok_or_else(|| FileError::MissingKey("model_type".into()))? {
         "llama" => Ok(Family::Llama),
         "gemma3_text" | "gemma3" => Ok(Family::Gemma3),
         "gemma4_text" | "gemma4" => Ok(Family::Gemma4),
         "diffusion_gemma" => Ok(Family::DiffusionGemma),
-        other => Err(FileError::UnsupportedArchitecture {
-            found: other.to_owned(),
-            supported: MODEL_TYPES,
-        }),
+        other => Err(FileError::UnsupportedArchitecture { found: other.to_owned(), supported: MODEL_TYPES }),
     }
 }
 
@@ -30,14 +24,7 @@ pub(crate) fn family(root: Fields) -> Result<Family> {
 pub(crate) fn read(root: Fields, tensors: &Tensors) -> Result<ModelConfig> {
     let family = family(root)?;
     let text = root.object("text_config")?.unwrap_or(root);
-    Reader {
-        root,
-        text,
-        tensors,
-        family,
-    }
-    .facts()?
-    .build()
+    Reader { root, text, tensors, family }.facts()?.build()
 }
 
 struct Reader<'a> {
@@ -51,43 +38,24 @@ impl Reader<'_> {
     fn facts(&self) -> Result<Facts> {
         self.refuse_unsupported()?;
         let text = self.text;
-        let default_context = if self.family == Family::Llama {
-            2048
-        } else {
-            131_072
-        };
-        let tied = self
-            .root
-            .bool("tie_word_embeddings")?
-            .or(text.bool("tie_word_embeddings")?);
+        let default_context = if self.family == Family::Llama { 2048 } else { 131_072 };
+        let tied = self.root.bool("tie_word_embeddings")?.or(text.bool("tie_word_embeddings")?);
         let (local_rope, global_rope) = self.ropes()?;
         Ok(Facts {
             family: self.family,
-            name: self
-                .root
-                .str("_name_or_path")?
-                .unwrap_or_default()
-                .to_owned(),
+            name: self.root.str("_name_or_path")?.unwrap_or_default().to_owned(),
             vocab: self.sized("vocab_size", 262_208)?,
             hidden: self.sized("hidden_size", 2304)?,
-            context: text
-                .u64("max_position_embeddings")?
-                .unwrap_or(default_context),
+            context: text.u64("max_position_embeddings")?.unwrap_or(default_context),
             eps: text.f64("rms_norm_eps")?.unwrap_or(1e-6),
             softcap: text.f64("final_logit_softcapping")?,
-            norm_offset: if self.family == Family::Gemma3 {
-                1.0
-            } else {
-                0.0
-            },
+            norm_offset: if self.family == Family::Gemma3 { 1.0 } else { 0.0 },
             rope_pairs: RopePairs::Half,
             tied_head: tied.unwrap_or_else(|| self.tensors.get("output.weight").is_none()),
             per_layer_input: self.per_layer_input()?,
             experts: self.experts()?,
             layers: self.layers()?,
-            window: text
-                .u64("sliding_window")?
-                .or((self.family == Family::Gemma3).then_some(4096)),
+            window: text.u64("sliding_window")?.or((self.family == Family::Gemma3).then_some(4096)),
             shared_kv: text.u64("num_kv_shared_layers")?.unwrap_or(0),
             local_rope,
             global_rope,
@@ -114,14 +82,8 @@ impl Reader<'_> {
         if self.family != Family::Gemma4 {
             return Ok(0);
         }
-        let norm = self
-            .tensors
-            .get("per_layer_proj_norm.weight")
-            .map_or(0, |norm| norm.len() as u64);
-        Ok(self
-            .text
-            .u64("hidden_size_per_layer_input")?
-            .unwrap_or(norm))
+        let norm = self.tensors.get("per_layer_proj_norm.weight").map_or(0, |norm| norm.len() as u64);
+        Ok(self.text.u64("hidden_size_per_layer_input")?.unwrap_or(norm))
     }
 
     fn experts(&self) -> Result<Option<ExpertFacts>> {
@@ -142,36 +104,17 @@ impl Reader<'_> {
 
     fn layers(&self) -> Result<Vec<LayerFacts>> {
         let text = self.text;
-        let count = within(
-            "num_hidden_layers",
-            self.sized("num_hidden_layers", 26)?,
-            1,
-            MAX_LAYERS,
-        )?;
+        let count = within("num_hidden_layers", self.sized("num_hidden_layers", 26)?, 1, MAX_LAYERS)?;
         let heads = self.sized("num_attention_heads", 8)?;
-        let default_kv_heads = if self.family == Family::Gemma3 {
-            4
-        } else {
-            heads
-        };
+        let default_kv_heads = if self.family == Family::Gemma3 { 4 } else { heads };
         let kv_heads = text.u64("num_key_value_heads")?.unwrap_or(default_kv_heads);
         let ff = self.sized("intermediate_size", 9216)?;
         let head_dim = self.head_dim(heads)?;
         let gemma4 = matches!(self.family, Family::Gemma4 | Family::DiffusionGemma);
-        let global_dim = if gemma4 {
-            text.u64("global_head_dim")?.unwrap_or(512)
-        } else {
-            head_dim
-        };
-        let key_is_value = gemma4
-            && text
-                .bool("attention_k_eq_v")?
-                .unwrap_or(self.family == Family::DiffusionGemma);
-        let global_kv_heads = if key_is_value {
-            text.u64("num_global_key_value_heads")?.unwrap_or(kv_heads)
-        } else {
-            kv_heads
-        };
+        let global_dim = if gemma4 { text.u64("global_head_dim")?.unwrap_or(512) } else { head_dim };
+        let key_is_value = gemma4 && text.bool("attention_k_eq_v")?.unwrap_or(self.family == Family::DiffusionGemma);
+        let global_kv_heads =
+            if key_is_value { text.u64("num_global_key_value_heads")?.unwrap_or(kv_heads) } else { kv_heads };
         let wide = text.bool("use_double_wide_mlp")?.unwrap_or(false);
         let shared = text.u64("num_kv_shared_layers")?.unwrap_or(0);
         let overrides = text.object("per_layer_config")?;
@@ -186,11 +129,7 @@ impl Reader<'_> {
                 ff: if doubled { ff.saturating_mul(2) } else { ff },
                 value_from_key: key_is_value && !local,
             };
-            if let Some(own) = overrides
-                .map(|all| all.object(&index.to_string()))
-                .transpose()?
-                .flatten()
-            {
+            if let Some(own) = overrides.map(|all| all.object(&index.to_string())).transpose()?.flatten() {
                 layer.head_dim = own.u64("head_dim")?.unwrap_or(layer.head_dim);
                 layer.kv_heads = own.u64("num_key_value_heads")?.unwrap_or(layer.kv_heads);
             }
@@ -209,10 +148,7 @@ impl Reader<'_> {
         let hidden = self.text.required("hidden_size")?;
         match hidden.checked_div(heads) {
             Some(dim) if hidden.is_multiple_of(heads) => Ok(dim),
-            _ => Err(FileError::invalid(
-                "hidden_size",
-                format!("is {hidden}, not a multiple of {heads} heads"),
-            )),
+            _ => Err(FileError::invalid("hidden_size", format!("is {hidden}, not a multiple of {heads} heads"))),
         }
     }
 
@@ -239,15 +175,10 @@ impl Reader<'_> {
             });
             return local.collect();
         }
-        let period = self
-            .text
-            .u64("sliding_window_pattern")?
-            .or(self.text.u64("_sliding_window_pattern")?)
-            .unwrap_or(6);
+        let period =
+            self.text.u64("sliding_window_pattern")?.or(self.text.u64("_sliding_window_pattern")?).unwrap_or(6);
         let period = within("sliding_window_pattern", period, 1, MAX_LAYERS)?;
-        let mut local: Vec<_> = (1..=count)
-            .map(|number| !number.is_multiple_of(period))
-            .collect();
+        let mut local: Vec<_> = (1..=count).map(|number| !number.is_multiple_of(period)).collect();
         if self.family != Family::Gemma3 {
             local[count - 1] = false;
         }
@@ -257,46 +188,17 @@ impl Reader<'_> {
     /// The rotary embeddings of local and of global layers.
     fn ropes(&self) -> Result<(Rope, Rope)> {
         let text = self.text;
-        let (theta, local_theta) = (
-            text.f64("rope_theta")?,
-            text.f64("rope_local_base_freq")?.unwrap_or(1e4),
-        );
-        let default = theta.unwrap_or(if self.family == Family::Llama {
-            1e4
-        } else {
-            1e6
-        });
+        let (theta, local_theta) = (text.f64("rope_theta")?, text.f64("rope_local_base_freq")?.unwrap_or(1e4));
+        let default = theta.unwrap_or(if self.family == Family::Llama { 1e4 } else { 1e6 });
         let all = text.object("rope_parameters")?;
-        let kind = |name| {
-            all.map(|all| all.object(name))
-                .transpose()
-                .map(Option::flatten)
-        };
+        let kind = |name| all.map(|all| all.object(name)).transpose().map(Option::flatten);
         let (local, global) = (kind("sliding_attention")?, kind("full_attention")?);
         let nested = local.is_some() || global.is_some();
-        let local = local.map_or_else(
-            || Ok(Rope::plain(local_theta)),
-            |fields| rope(fields, local_theta),
-        )?;
-        let global = match (
-            global,
-            if nested { None } else { all },
-            text.object("rope_scaling")?,
-        ) {
-            (Some(fields), ..) | (None, Some(fields), _) | (None, None, Some(fields)) => {
-                rope(fields, default)?
-            }
-            (None, None, None)
-                if matches!(self.family, Family::Gemma4 | Family::DiffusionGemma) =>
-            {
-                Rope {
-                    theta: default,
-                    dims: None,
-                    scaling: Scaling::Proportional {
-                        fraction: 0.25,
-                        factor: 1.0,
-                    },
-                }
+        let local = local.map_or_else(|| Ok(Rope::plain(local_theta)), |fields| rope(fields, local_theta))?;
+        let global = match (global, if nested { None } else { all }, text.object("rope_scaling")?) {
+            (Some(fields), ..) | (None, Some(fields), _) | (None, None, Some(fields)) => rope(fields, default)?,
+            (None, None, None) if matches!(self.family, Family::Gemma4 | Family::DiffusionGemma) => {
+                Rope { theta: default, dims: None, scaling: Scaling::Proportional { fraction: 0.25, factor: 1.0 } }
             }
             (None, None, None) => Rope::plain(default),
         };
@@ -306,39 +208,27 @@ impl Reader<'_> {
     fn refuse_unsupported(&self) -> Result<()> {
         let text = self.text;
         let unsupported = |what: &str, found: String, supported| {
-            Err(FileError::UnsupportedFeature {
-                what: what.into(),
-                found,
-                supported,
-            })
+            Err(FileError::UnsupportedFeature { what: what.into(), found, supported })
         };
         for key in ["attention_bias", "mlp_bias"] {
             if text.bool(key)? == Some(true) {
                 return unsupported(key, "true".into(), "false");
             }
         }
-        if self.family == Family::Gemma3 && text.bool("use_bidirectional_attention")? == Some(true)
-        {
+        if self.family == Family::Gemma3 && text.bool("use_bidirectional_attention")? == Some(true) {
             return unsupported("use_bidirectional_attention", "true".into(), "false");
         }
         if let Some(cap) = text.f64("attn_logit_softcapping")? {
             return unsupported("attn_logit_softcapping", cap.to_string(), "none");
         }
-        if let Some(part) = text
-            .f64("partial_rotary_factor")?
-            .filter(|part| self.family == Family::Llama && *part != 1.0)
+        if let Some(part) =
+            text.f64("partial_rotary_factor")?.filter(|part| self.family == Family::Llama && *part != 1.0)
         {
             return unsupported("partial_rotary_factor", part.to_string(), "1");
         }
-        let expected = if self.family == Family::Llama {
-            "silu"
-        } else {
-            "gelu_pytorch_tanh"
-        };
+        let expected = if self.family == Family::Llama { "silu" } else { "gelu_pytorch_tanh" };
         match text.str("hidden_activation")?.or(text.str("hidden_act")?) {
-            Some(found) if found != expected => {
-                unsupported("activation", found.to_owned(), expected)
-            }
+            Some(found) if found != expected => unsupported("activation", found.to_owned(), expected),
             _ => Ok(()),
         }
     }
@@ -347,22 +237,13 @@ impl Reader<'_> {
 fn rope(fields: Fields, default_theta: f64) -> Result<Rope> {
     let theta = fields.f64("rope_theta")?.unwrap_or(default_theta);
     let factor = || fields.f64("factor").map(|factor| factor.unwrap_or(1.0));
-    let number = |key: &str| {
-        fields
-            .f64(key)?
-            .ok_or_else(|| FileError::MissingKey(key.to_owned()))
-    };
-    let scaling = match fields
-        .str("rope_type")?
-        .or(fields.str("type")?)
-        .unwrap_or("default")
-    {
+    let number = |key: &str| fields.f64(key)?.ok_or_else(|| FileError::MissingKey(key.to_owned()));
+    let scaling = match fields.str("rope_type")?.or(fields.str("type")?).unwrap_or("default") {
         "default" => Scaling::None,
         "linear" => Scaling::Linear(factor()?),
-        "proportional" => Scaling::Proportional {
-            fraction: fields.f64("partial_rotary_factor")?.unwrap_or(1.0),
-            factor: factor()?,
-        },
+        "proportional" => {
+            Scaling::Proportional { fraction: fields.f64("partial_rotary_factor")?.unwrap_or(1.0), factor: factor()? }
+        }
         "llama3" => Scaling::Llama3 {
             factor: number("factor")?,
             low: number("low_freq_factor")?,
@@ -371,16 +252,8 @@ fn rope(fields: Fields, default_theta: f64) -> Result<Rope> {
         },
         other => {
             let supported = "default, linear, proportional, llama3";
-            return Err(FileError::UnsupportedFeature {
-                what: "rope type".into(),
-                found: other.to_owned(),
-                supported,
-            });
+            return Err(FileError::UnsupportedFeature { what: "rope type".into(), found: other.to_owned(), supported });
         }
     };
-    Ok(Rope {
-        theta,
-        dims: None,
-        scaling,
-    })
+    Ok(Rope { theta, dims: None, scaling })
 }

@@ -9,17 +9,10 @@ pub type Result<T, E = FileError> = std::result::Result<T, E>;
 pub enum FileError {
     /// The content is something else than the expected kind of file.
     #[error("expected {expected}, but the content {found}")]
-    NotAModel {
-        expected: &'static str,
-        found: String,
-    },
+    NotAModel { expected: &'static str, found: String },
     /// The file ends before a structure does.
     #[error("truncated: {what} needs {needed} bytes, {available} are left")]
-    Truncated {
-        what: &'static str,
-        needed: u64,
-        available: u64,
-    },
+    Truncated { what: &'static str, needed: u64, available: u64 },
     /// A tensor's data lies outside the file.
     #[error("offset past end: data ends at byte {end} of a data section of {available} bytes")]
     PastEnd { end: u64, available: u64 },
@@ -34,12 +27,7 @@ pub enum FileError {
     Duplicate { what: &'static str, name: String },
     /// A number lies outside what this crate accepts.
     #[error("{what} is {value}, expected {min} to {max}")]
-    OutOfRange {
-        what: String,
-        value: u64,
-        min: u64,
-        max: u64,
-    },
+    OutOfRange { what: String, value: u64, min: u64, max: u64 },
     /// A value makes no sense for a model.
     #[error("{what} {reason}")]
     Invalid { what: String, reason: String },
@@ -48,20 +36,13 @@ pub enum FileError {
     UnsupportedVersion { version: u32, hint: &'static str },
     /// The model family is not known.
     #[error("architecture `{found}` is not supported (supported: {supported})")]
-    UnsupportedArchitecture {
-        found: String,
-        supported: &'static str,
-    },
+    UnsupportedArchitecture { found: String, supported: &'static str },
     /// A tensor's element format is not known.
     #[error("format {found} is not supported (supported: {})", Format::supported())]
     UnsupportedFormat { found: String },
     /// The model uses something that its family's network here does not compute.
     #[error("{what} `{found}` is not supported (supported: {supported})")]
-    UnsupportedFeature {
-        what: String,
-        found: String,
-        supported: &'static str,
-    },
+    UnsupportedFeature { what: String, found: String, supported: &'static str },
     /// A required metadata key or configuration field is absent.
     #[error("`{0}` is missing")]
     MissingKey(String),
@@ -73,63 +54,35 @@ pub enum FileError {
     MissingTensor(String),
     /// A tensor has another shape than the network needs (row-major).
     #[error("tensor `{name}` should have shape {expected:?}, found {found:?}")]
-    WrongShape {
-        name: String,
-        expected: Vec<usize>,
-        found: Vec<usize>,
-    },
+    WrongShape { name: String, expected: Vec<usize>, found: Vec<usize> },
     /// Bytes and elements handed to a decoder do not belong together.
     #[error("{bytes} bytes of {format} do not decode to {elements} elements")]
-    WrongLength {
-        format: &'static str,
-        bytes: usize,
-        elements: usize,
-    },
+    WrongLength { format: &'static str, bytes: usize, elements: usize },
     /// An error inside one tensor's description or data.
     #[error("tensor `{name}`: {source}")]
-    InTensor {
-        name: String,
-        source: Box<FileError>,
-    },
+    InTensor { name: String, source: Box<FileError> },
     /// JSON that cannot be read.
     #[error("{what}: {source}")]
-    Json {
-        what: &'static str,
-        source: serde_json::Error,
-    },
+    Json { what: &'static str, source: serde_json::Error },
     /// The operating system could not read a file.
     #[cfg(not(target_arch = "wasm32"))]
     #[error("{}: {source}", path.display())]
-    Io {
-        path: std::path::PathBuf,
-        source: std::io::Error,
-    },
+    Io { path: std::path::PathBuf, source: std::io::Error },
 }
 
 impl FileError {
     pub(crate) fn invalid(what: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Invalid {
-            what: what.into(),
-            reason: reason.into(),
-        }
+        Self::Invalid { what: what.into(), reason: reason.into() }
     }
 
     pub(crate) fn in_tensor(self, name: &str) -> Self {
-        Self::InTensor {
-            name: name.to_owned(),
-            source: Box::new(self),
-        }
+        Self::InTensor { name: name.to_owned(), source: Box::new(self) }
     }
 }
 
 /// Checks `min <= value <= max` and converts to `usize`; every `max` used fits 32 bits.
 pub(crate) fn within(what: &str, value: u64, min: u64, max: u64) -> Result<usize> {
-    let refused = || FileError::OutOfRange {
-        what: what.to_owned(),
-        value,
-        min,
-        max,
-    };
+    let refused = || FileError::OutOfRange { what: what.to_owned(), value, min, max };
     if value < min || value > max {
         return Err(refused());
     }

@@ -1,6 +1,6 @@
 use crate::{
-    Activation, Experts, Family, FileError, LayerConfig, ModelConfig, Result, RopeConfig,
-    RopePairs, error::within, rope::Rope,
+    Activation, Experts, Family, FileError, LayerConfig, ModelConfig, Result, RopeConfig, RopePairs, error::within,
+    rope::Rope,
 };
 
 /// More than any known model by a wide margin, little enough that nothing sized by them can exhaust memory.
@@ -67,35 +67,21 @@ impl Facts {
         }
         let final_softcap = self.softcap.map(|cap| cap as f32);
         if let Some(cap) = final_softcap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
-            return Err(FileError::invalid(
-                "final soft-cap",
-                format!("is {cap}, expected more than 0"),
-            ));
+            return Err(FileError::invalid("final soft-cap", format!("is {cap}, expected more than 0")));
         }
-        let canvas_length = self
-            .canvas
-            .map(|canvas| within("canvas length", canvas, 1, MAX_CANVAS))
-            .transpose()?;
+        let canvas_length = self.canvas.map(|canvas| within("canvas length", canvas, 1, MAX_CANVAS)).transpose()?;
         Ok(ModelConfig {
             vocab_size: within("vocabulary size", self.vocab, 1, MAX_VOCAB)?,
             hidden_size,
             context_length: within("context length", self.context, 1, MAX_CONTEXT)?,
             rms_eps,
-            embedding_scale: if gemma {
-                (hidden_size as f32).sqrt()
-            } else {
-                1.0
-            },
+            embedding_scale: if gemma { (hidden_size as f32).sqrt() } else { 1.0 },
             final_softcap,
             per_layer_input: within("per-layer input width", self.per_layer_input, 0, MAX_WIDTH)?,
             experts: self.experts.as_ref().map(ExpertFacts::check).transpose()?,
             layers: self.layers()?,
             canvas_length,
-            gated_activation: if gemma {
-                Activation::GeluTanh
-            } else {
-                Activation::Silu
-            },
+            gated_activation: if gemma { Activation::GeluTanh } else { Activation::Silu },
             family: self.family,
             name: self.name,
             norm_offset: self.norm_offset,
@@ -110,30 +96,17 @@ impl Facts {
         let mut layers: Vec<LayerConfig> = Vec::new();
         for (index, facts) in self.layers.iter().enumerate() {
             let mut layer = self.layer(facts, index).map_err(|error| match error {
-                FileError::OutOfRange {
-                    what,
-                    value,
-                    min,
-                    max,
-                } => FileError::OutOfRange {
-                    what: format!("{what} of layer {index}"),
-                    value,
-                    min,
-                    max,
-                },
+                FileError::OutOfRange { what, value, min, max } => {
+                    FileError::OutOfRange { what: format!("{what} of layer {index}"), value, min, max }
+                }
                 other => other,
             })?;
             if index >= count - shared {
-                let source = (0..count - shared)
-                    .rev()
-                    .find(|&other| self.layers[other].local == facts.local);
+                let source = (0..count - shared).rev().find(|&other| self.layers[other].local == facts.local);
                 let what = || format!("layer {index}");
-                let source = source.ok_or_else(|| {
-                    FileError::invalid(what(), "has no earlier layer to share keys and values with")
-                })?;
-                if (layers[source].kv_heads, layers[source].head_dim)
-                    != (layer.kv_heads, layer.head_dim)
-                {
+                let source = source
+                    .ok_or_else(|| FileError::invalid(what(), "has no earlier layer to share keys and values with"))?;
+                if (layers[source].kv_heads, layers[source].head_dim) != (layer.kv_heads, layer.head_dim) {
                     return Err(FileError::invalid(
                         what(),
                         format!("has other KV heads than layer {source}, whose it shares"),
@@ -167,11 +140,7 @@ impl Facts {
             (true, Some(window)) => Some(within("sliding window", window, 1, MAX_CONTEXT)?),
             (true, None) => return Err(FileError::MissingKey("sliding_window".into())),
         };
-        let rope = if facts.local {
-            &self.local_rope
-        } else {
-            &self.global_rope
-        };
+        let rope = if facts.local { &self.local_rope } else { &self.global_rope };
         let unscaled = matches!(self.family, Family::Gemma4 | Family::DiffusionGemma);
         Ok(LayerConfig {
             window,
@@ -179,14 +148,8 @@ impl Facts {
             kv_heads,
             head_dim,
             ff: within("feed-forward width", facts.ff, 1, MAX_FF)?,
-            rope: RopeConfig {
-                inv_freq: rope.inv_freq(head_dim)?,
-            },
-            score_scale: if unscaled {
-                1.0
-            } else {
-                self.score_scale(head_dim)?
-            },
+            rope: RopeConfig { inv_freq: rope.inv_freq(head_dim)? },
+            score_scale: if unscaled { 1.0 } else { self.score_scale(head_dim)? },
             has_qk_norm: self.family != Family::Llama,
             unit_value_norm: unscaled,
             value_from_key: facts.value_from_key,
@@ -199,10 +162,7 @@ impl Facts {
         let scalar = self.query_scalar.unwrap_or(head_dim as f64);
         let scale = scalar.sqrt().recip() as f32;
         if !(scale.is_finite() && scale > 0.0) {
-            return Err(FileError::invalid(
-                "query_pre_attn_scalar",
-                format!("is {scalar}, expected more than 0"),
-            ));
+            return Err(FileError::invalid("query_pre_attn_scalar", format!("is {scalar}, expected more than 0")));
         }
         Ok(scale)
     }

@@ -114,17 +114,11 @@ impl Format {
 
     /// The format of a ggml type id; an error names the type and lists what is supported.
     pub fn from_ggml(id: u32) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|format| format.ggml_id() == id)
-            .ok_or_else(|| {
-                let known = UNDECODED.iter().find(|(known, _)| *known == id);
-                let found = known.map_or_else(
-                    || format!("type {id}"),
-                    |(_, name)| format!("{name} (type {id})"),
-                );
-                FileError::UnsupportedFormat { found }
-            })
+        Self::ALL.into_iter().find(|format| format.ggml_id() == id).ok_or_else(|| {
+            let known = UNDECODED.iter().find(|(known, _)| *known == id);
+            let found = known.map_or_else(|| format!("type {id}"), |(_, name)| format!("{name} (type {id})"));
+            FileError::UnsupportedFormat { found }
+        })
     }
 
     /// The format of a safetensors dtype.
@@ -144,24 +138,16 @@ impl Format {
     /// Bytes that `elements` take, or `None` when they are not whole blocks or overflow.
     pub fn byte_len(self, elements: usize) -> Option<usize> {
         let blocks = elements / self.block_len();
-        elements
-            .is_multiple_of(self.block_len())
-            .then(|| blocks.checked_mul(self.block_bytes()))?
+        elements.is_multiple_of(self.block_len()).then(|| blocks.checked_mul(self.block_bytes()))?
     }
 
     /// Decodes whole blocks into `out`; both must describe the same number of elements.
     pub fn dequantize(self, bytes: &[u8], out: &mut [f32]) -> Result<()> {
         if self.byte_len(out.len()) != Some(bytes.len()) {
-            return Err(FileError::WrongLength {
-                format: self.name(),
-                bytes: bytes.len(),
-                elements: out.len(),
-            });
+            return Err(FileError::WrongLength { format: self.name(), bytes: bytes.len(), elements: out.len() });
         }
         match self {
-            Self::F32 => each(bytes, out, |b, o: &mut [f32; 1]| {
-                o[0] = f32::from_le_bytes(*b)
-            }),
+            Self::F32 => each(bytes, out, |b, o: &mut [f32; 1]| o[0] = f32::from_le_bytes(*b)),
             Self::F16 => each(bytes, out, |b, o: &mut [f32; 1]| o[0] = blocks::f16(*b)),
             Self::BF16 => each(bytes, out, |b, o: &mut [f32; 1]| o[0] = blocks::bf16(*b)),
             Self::Q4_0 => each(bytes, out, blocks::q4_0),
@@ -187,11 +173,7 @@ impl Format {
     }
 }
 
-fn each<const B: usize, const N: usize>(
-    bytes: &[u8],
-    out: &mut [f32],
-    decode: impl Fn(&[u8; B], &mut [f32; N]),
-) {
+fn each<const B: usize, const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(&[u8; B], &mut [f32; N])) {
     for (block, out) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
         decode(block, out);
     }
@@ -204,16 +186,8 @@ mod tests {
     #[test]
     fn unknown_types_are_named_and_the_supported_listed() {
         let message = Format::from_ggml(18).unwrap_err().to_string();
-        assert!(
-            message.contains("IQ3_XXS (type 18)") && message.contains("NVFP4"),
-            "{message}"
-        );
-        assert!(
-            Format::from_ggml(4)
-                .unwrap_err()
-                .to_string()
-                .contains("type 4")
-        );
+        assert!(message.contains("IQ3_XXS (type 18)") && message.contains("NVFP4"), "{message}");
+        assert!(Format::from_ggml(4).unwrap_err().to_string().contains("type 4"));
         assert_eq!(Format::from_ggml(14).unwrap(), Format::Q6K);
     }
 

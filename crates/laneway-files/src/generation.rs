@@ -46,10 +46,7 @@ impl Default for DiffusionDefaults {
 }
 
 impl DiffusionDefaults {
-    fn read(
-        whole: impl Fn(&str) -> Result<Option<u64>>,
-        number: impl Fn(&str) -> Result<Option<f64>>,
-    ) -> Result<Self> {
+    fn read(whole: impl Fn(&str) -> Result<Option<u64>>, number: impl Fn(&str) -> Result<Option<f64>>) -> Result<Self> {
         let default = Self::default();
         let count = |key: &str, min: u64, default: u32| match whole(key)? {
             Some(value) => within(key, value, min, 65_536).map(|value| value as u32),
@@ -57,10 +54,7 @@ impl DiffusionDefaults {
         };
         let positive = |key: &str, default: f32| match number(key)?.map(|value| value as f32) {
             Some(value) if value.is_finite() && value >= 0.0 => Ok(value),
-            Some(value) => Err(FileError::invalid(
-                key,
-                format!("is {value}, expected 0 or more"),
-            )),
+            Some(value) => Err(FileError::invalid(key, format!("is {value}, expected 0 or more"))),
             None => Ok(default),
         };
         let read = Self {
@@ -104,20 +98,13 @@ pub(crate) fn from_metadata(family: Family, metadata: &Metadata) -> Result<Gener
 }
 
 /// Reads `generation_config.json`, with `config.json` for what it leaves out.
-pub(crate) fn from_json(
-    family: Family,
-    config: Fields,
-    generation: Option<Fields>,
-) -> Result<GenerationConfig> {
+pub(crate) fn from_json(family: Family, config: Fields, generation: Option<Fields>) -> Result<GenerationConfig> {
     let text = config.object("text_config")?;
     let sources = [generation, Some(config), text];
     let find = |key: &str| sources.iter().flatten().find_map(|fields| fields.get(key));
     let id = |key: &'static str| find(key).map(|value| token_value(key, value)).transpose();
     let eos_token_ids = match find("eos_token_id") {
-        Some(Value::Array(ids)) => ids
-            .iter()
-            .map(|id| token_value("eos_token_id", id))
-            .collect::<Result<_>>()?,
+        Some(Value::Array(ids)) => ids.iter().map(|id| token_value("eos_token_id", id)).collect::<Result<_>>()?,
         Some(id) => vec![token_value("eos_token_id", id)?],
         None => Vec::new(),
     };
@@ -126,13 +113,7 @@ pub(crate) fn from_json(
             return Ok(DiffusionDefaults::default());
         };
         let sampler = fields.object("sampler_config")?;
-        let whole = |key: &str| {
-            fields.u64(if key == "max_steps" {
-                "max_denoising_steps"
-            } else {
-                key
-            })
-        };
+        let whole = |key: &str| fields.u64(if key == "max_steps" { "max_denoising_steps" } else { key });
         let number = |key: &str| match (key, sampler) {
             ("entropy_bound", Some(sampler)) => sampler.f64(key),
             _ => fields.f64(key),
@@ -148,10 +129,7 @@ pub(crate) fn from_json(
 }
 
 fn token_value(key: &str, value: &Value) -> Result<u32> {
-    let id = value.as_u64().ok_or_else(|| FileError::WrongType {
-        key: key.to_owned(),
-        expected: "a token id",
-    })?;
+    let id = value.as_u64().ok_or_else(|| FileError::WrongType { key: key.to_owned(), expected: "a token id" })?;
     token(key, id)
 }
 

@@ -1,6 +1,6 @@
 use crate::{
-    Array, Bytes, FileError, Format, Metadata, Result, Tensor, Value, error::within,
-    sniff::not_a_model, tensor::refuse_overlap,
+    Array, Bytes, FileError, Format, Metadata, Result, Tensor, Value, error::within, sniff::not_a_model,
+    tensor::refuse_overlap,
 };
 
 /// Elements of all metadata arrays together; the largest vocabulary with merges needs two million.
@@ -17,11 +17,7 @@ pub(crate) fn read(bytes: &Bytes) -> Result<(Metadata, Vec<Tensor>)> {
     if !bytes.starts_with(b"GGUF") {
         return Err(not_a_model("a GGUF file", bytes));
     }
-    let mut reader = Reader {
-        bytes,
-        at: 4,
-        elements: 0,
-    };
+    let mut reader = Reader { bytes, at: 4, elements: 0 };
     check_version(reader.u32("the version")?)?;
     let tensor_count = reader.u64("the tensor count")?;
     let entry_count = reader.u64("the metadata count")?;
@@ -46,9 +42,7 @@ pub(crate) fn read(bytes: &Bytes) -> Result<(Metadata, Vec<Tensor>)> {
         ));
     }
     let data = (reader.at as u64).next_multiple_of(alignment);
-    let tensors = described
-        .into_iter()
-        .map(|tensor| tensor.place(bytes, data, alignment));
+    let tensors = described.into_iter().map(|tensor| tensor.place(bytes, data, alignment));
     let tensors = tensors.collect::<Result<Vec<_>>>()?;
     refuse_overlap(tensors.iter())?;
     Ok((metadata, tensors))
@@ -57,20 +51,16 @@ pub(crate) fn read(bytes: &Bytes) -> Result<(Metadata, Vec<Tensor>)> {
 fn check_version(version: u32) -> Result<()> {
     match version {
         2 | 3 => Ok(()),
-        _ if version.swap_bytes() <= 3 => Err(FileError::UnsupportedVersion {
-            version: version.swap_bytes(),
-            hint: "; the file is big-endian",
-        }),
+        _ if version.swap_bytes() <= 3 => {
+            Err(FileError::UnsupportedVersion { version: version.swap_bytes(), hint: "; the file is big-endian" })
+        }
         _ => Err(FileError::UnsupportedVersion { version, hint: "" }),
     }
 }
 
 fn with_key(error: FileError, key: &str) -> FileError {
     match error {
-        FileError::Invalid { what, reason } => FileError::Invalid {
-            what: format!("{what} of `{key}`"),
-            reason,
-        },
+        FileError::Invalid { what, reason } => FileError::Invalid { what: format!("{what} of `{key}`"), reason },
         other => other,
     }
 }
@@ -87,31 +77,19 @@ impl Described {
         let place = || {
             let format = Format::from_ggml(self.kind)?;
             if !self.offset.is_multiple_of(alignment) {
-                return Err(FileError::Misaligned {
-                    offset: self.offset,
-                    alignment,
-                });
+                return Err(FileError::Misaligned { offset: self.offset, alignment });
             }
             let shape = self.dims.iter().rev().map(|&dim| usize::try_from(dim));
             let shape = shape.collect::<Result<Vec<_>, _>>();
-            let shape = shape.map_err(|_| {
-                FileError::invalid("shape", format!("{:?} is too large", self.dims))
-            })?;
-            let at = data
-                .checked_add(self.offset)
-                .and_then(|at| usize::try_from(at).ok());
+            let shape = shape.map_err(|_| FileError::invalid("shape", format!("{:?} is too large", self.dims)))?;
+            let at = data.checked_add(self.offset).and_then(|at| usize::try_from(at).ok());
             let available = (bytes.len() as u64).saturating_sub(data);
             let past = |end| FileError::PastEnd { end, available };
-            Tensor::new(
-                &self.name,
-                format,
-                shape,
-                bytes,
-                at.ok_or_else(|| past(self.offset))?,
-            )
-            .map_err(|error| match error {
-                FileError::PastEnd { end, .. } => past(end.saturating_sub(data)),
-                other => other,
+            Tensor::new(&self.name, format, shape, bytes, at.ok_or_else(|| past(self.offset))?).map_err(|error| {
+                match error {
+                    FileError::PastEnd { end, .. } => past(end.saturating_sub(data)),
+                    other => other,
+                }
             })
         };
         place().map_err(|error| error.in_tensor(&self.name))
@@ -130,17 +108,9 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, what: &'static str, needed: u64) -> Result<&'a [u8]> {
-        let truncated = FileError::Truncated {
-            what,
-            needed,
-            available: self.left(),
-        };
-        let end = usize::try_from(needed)
-            .ok()
-            .and_then(|needed| self.at.checked_add(needed));
-        let taken = end
-            .and_then(|end| self.bytes.get(self.at..end))
-            .ok_or(truncated)?;
+        let truncated = FileError::Truncated { what, needed, available: self.left() };
+        let end = usize::try_from(needed).ok().and_then(|needed| self.at.checked_add(needed));
+        let taken = end.and_then(|end| self.bytes.get(self.at..end)).ok_or(truncated)?;
         self.at += taken.len();
         Ok(taken)
     }
@@ -162,11 +132,7 @@ impl<'a> Reader<'a> {
     fn bound(&self, what: &'static str, count: u64, item_bytes: u64) -> Result<()> {
         let needed = count.saturating_mul(item_bytes);
         if needed > self.left() {
-            return Err(FileError::Truncated {
-                what,
-                needed,
-                available: self.left(),
-            });
+            return Err(FileError::Truncated { what, needed, available: self.left() });
         }
         Ok(())
     }
@@ -200,29 +166,21 @@ impl<'a> Reader<'a> {
             11 => Value::Signed(i64::from_le_bytes(self.array("an i64")?)),
             12 => Value::Float(f64::from_le_bytes(self.array("an f64")?)),
             _ => {
-                return Err(FileError::invalid(
-                    "value type",
-                    format!("is {kind}, expected 0 to 12"),
-                ));
+                return Err(FileError::invalid("value type", format!("is {kind}, expected 0 to 12")));
             }
         })
     }
 
     fn items(&mut self, depth: u32) -> Result<Array> {
         if depth == MAX_ARRAY_DEPTH {
-            return Err(FileError::invalid(
-                "array",
-                format!("is nested more than {MAX_ARRAY_DEPTH} deep"),
-            ));
+            return Err(FileError::invalid("array", format!("is nested more than {MAX_ARRAY_DEPTH} deep")));
         }
         let kind = self.u32("an array's element type")?;
         let count = self.u64("an array's length")?;
         self.elements = self.elements.saturating_add(count);
         if self.elements > MAX_ARRAY_ELEMENTS {
-            let reason = format!(
-                "brings the metadata to {} array elements, more than {MAX_ARRAY_ELEMENTS}",
-                self.elements
-            );
+            let reason =
+                format!("brings the metadata to {} array elements, more than {MAX_ARRAY_ELEMENTS}", self.elements);
             return Err(FileError::invalid("array", reason));
         }
         Ok(match kind {
@@ -240,34 +198,17 @@ impl<'a> Reader<'a> {
             11 => Array::Signed(self.numbers(count, i64::from_le_bytes)?),
             12 => Array::Double(self.numbers(count, f64::from_le_bytes)?),
             _ => {
-                return Err(FileError::invalid(
-                    "array element type",
-                    format!("is {kind}, expected 0 to 12"),
-                ));
+                return Err(FileError::invalid("array element type", format!("is {kind}, expected 0 to 12")));
             }
         })
     }
 
-    fn numbers<const N: usize, T, U: From<T>>(
-        &mut self,
-        count: u64,
-        read: impl Fn([u8; N]) -> T,
-    ) -> Result<Vec<U>> {
+    fn numbers<const N: usize, T, U: From<T>>(&mut self, count: u64, read: impl Fn([u8; N]) -> T) -> Result<Vec<U>> {
         let taken = self.take("an array", count.saturating_mul(N as u64))?;
-        Ok(taken
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&item| read(item).into())
-            .collect())
+        Ok(taken.as_chunks().0.iter().map(|&item| read(item).into()).collect())
     }
 
-    fn repeated<T>(
-        &mut self,
-        count: u64,
-        item_bytes: u64,
-        read: impl Fn(&mut Self) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    fn repeated<T>(&mut self, count: u64, item_bytes: u64, read: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         self.bound("an array", count, item_bytes)?;
         (0..count).map(|_| read(self)).collect()
     }
@@ -275,17 +216,9 @@ impl<'a> Reader<'a> {
     fn tensor(&mut self) -> Result<Described> {
         let name = self.name("a tensor's name")?;
         let dims = self.u32("a tensor's dimension count")?;
-        let dims = within("dimension count", dims.into(), 1, MAX_DIMS)
-            .map_err(|error| error.in_tensor(&name))?;
-        let dims = (0..dims)
-            .map(|_| self.u64("a tensor's dimensions"))
-            .collect::<Result<_>>()?;
+        let dims = within("dimension count", dims.into(), 1, MAX_DIMS).map_err(|error| error.in_tensor(&name))?;
+        let dims = (0..dims).map(|_| self.u64("a tensor's dimensions")).collect::<Result<_>>()?;
         let (kind, offset) = (self.u32("a tensor's type")?, self.u64("a tensor's offset")?);
-        Ok(Described {
-            name,
-            dims,
-            kind,
-            offset,
-        })
+        Ok(Described { name, dims, kind, offset })
     }
 }

@@ -8,10 +8,7 @@ pub(crate) struct Fields<'a>(&'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
     pub fn of(what: &'static str, value: &'a Value) -> Result<Self> {
-        value.as_object().map(Self).ok_or(FileError::WrongType {
-            key: what.into(),
-            expected: "a JSON object",
-        })
+        value.as_object().map(Self).ok_or(FileError::WrongType { key: what.into(), expected: "a JSON object" })
     }
 
     pub fn get(&self, key: &str) -> Option<&'a Value> {
@@ -39,22 +36,13 @@ impl<'a> Fields<'a> {
     }
 
     pub fn required(&self, key: &str) -> Result<u64> {
-        self.u64(key)?
-            .ok_or_else(|| FileError::MissingKey(key.to_owned()))
+        self.u64(key)?.ok_or_else(|| FileError::MissingKey(key.to_owned()))
     }
 
-    fn typed<T>(
-        &self,
-        key: &str,
-        expected: &'static str,
-        get: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>> {
+    fn typed<T>(&self, key: &str, expected: &'static str, get: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        get(value).map(Some).ok_or_else(|| FileError::WrongType {
-            key: key.to_owned(),
-            expected,
-        })
+        get(value).map(Some).ok_or_else(|| FileError::WrongType { key: key.to_owned(), expected })
     }
 }

@@ -72,10 +72,7 @@ macro_rules! array_getter {
 impl Metadata {
     pub(crate) fn insert(&mut self, key: String, value: Value) -> Result<()> {
         if self.index.contains_key(&key) {
-            return Err(FileError::Duplicate {
-                what: "metadata key",
-                name: key,
-            });
+            return Err(FileError::Duplicate { what: "metadata key", name: key });
         }
         self.index.insert(key.clone(), self.entries.len());
         self.entries.push((key, value));
@@ -89,9 +86,7 @@ impl Metadata {
 
     /// Keys and values in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
-        self.entries
-            .iter()
-            .map(|(key, value)| (key.as_str(), value))
+        self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
     /// Number of keys.
@@ -150,18 +145,12 @@ impl Metadata {
 
     /// An array of integers, none of them negative.
     pub fn u64s(&self, key: &str) -> Result<Option<Vec<u64>>> {
-        self.typed(
-            key,
-            "an array of integers that are not negative",
-            |value| match value {
-                Value::Array(Array::Unsigned(items)) => Some(items.clone()),
-                Value::Array(Array::Signed(items)) => {
-                    items.iter().map(|&item| item.try_into().ok()).collect()
-                }
-                Value::Array(other) if other.is_empty() => Some(Vec::new()),
-                _ => None,
-            },
-        )
+        self.typed(key, "an array of integers that are not negative", |value| match value {
+            Value::Array(Array::Unsigned(items)) => Some(items.clone()),
+            Value::Array(Array::Signed(items)) => items.iter().map(|&item| item.try_into().ok()).collect(),
+            Value::Array(other) if other.is_empty() => Some(Vec::new()),
+            _ => None,
+        })
     }
 
     fn typed<'a, T>(
@@ -173,10 +162,7 @@ impl Metadata {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        get(value).map(Some).ok_or_else(|| FileError::WrongType {
-            key: key.to_owned(),
-            expected,
-        })
+        get(value).map(Some).ok_or_else(|| FileError::WrongType { key: key.to_owned(), expected })
     }
 }
 

@@ -1,42 +1,19 @@
 use crate::Family;
 
 /// Backbone prefixes of the checkpoints, the longer ones first.
-const PREFIXES: [&str; 5] = [
-    "model.language_model.model.",
-    "language_model.model.",
-    "model.language_model.",
-    "model.decoder.",
-    "model.",
-];
+const PREFIXES: [&str; 5] =
+    ["model.language_model.model.", "language_model.model.", "model.language_model.", "model.decoder.", "model."];
 
 const TOP: [(&str, &str); 9] = [
     ("embed_tokens.weight", "token_embd.weight"),
     ("norm.weight", "output_norm.weight"),
-    (
-        "embed_tokens_per_layer.weight",
-        "per_layer_token_embd.weight",
-    ),
-    (
-        "per_layer_model_projection.weight",
-        "per_layer_model_proj.weight",
-    ),
-    (
-        "per_layer_projection_norm.weight",
-        "per_layer_proj_norm.weight",
-    ),
-    (
-        "self_conditioning.pre_norm.weight",
-        "self_cond_pre_norm.weight",
-    ),
-    (
-        "self_conditioning.gate_proj.weight",
-        "self_cond_gate.weight",
-    ),
+    ("embed_tokens_per_layer.weight", "per_layer_token_embd.weight"),
+    ("per_layer_model_projection.weight", "per_layer_model_proj.weight"),
+    ("per_layer_projection_norm.weight", "per_layer_proj_norm.weight"),
+    ("self_conditioning.pre_norm.weight", "self_cond_pre_norm.weight"),
+    ("self_conditioning.gate_proj.weight", "self_cond_gate.weight"),
     ("self_conditioning.up_proj.weight", "self_cond_up.weight"),
-    (
-        "self_conditioning.down_proj.weight",
-        "self_cond_down.weight",
-    ),
+    ("self_conditioning.down_proj.weight", "self_cond_down.weight"),
 ];
 
 const LAYER: [(&str, &str); 24] = [
@@ -47,24 +24,12 @@ const LAYER: [(&str, &str); 24] = [
     ("self_attn.o_proj.weight", "attn_output.weight"),
     ("self_attn.q_norm.weight", "attn_q_norm.weight"),
     ("self_attn.k_norm.weight", "attn_k_norm.weight"),
-    (
-        "post_attention_layernorm.weight",
-        "post_attention_norm.weight",
-    ),
+    ("post_attention_layernorm.weight", "post_attention_norm.weight"),
     ("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
     ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
-    (
-        "post_feedforward_layernorm_1.weight",
-        "post_ffw_norm_1.weight",
-    ),
-    (
-        "post_feedforward_layernorm_2.weight",
-        "post_ffw_norm_2.weight",
-    ),
-    (
-        "pre_feedforward_layernorm_2.weight",
-        "pre_ffw_norm_2.weight",
-    ),
+    ("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
+    ("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"),
+    ("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"),
     ("mlp.gate_proj.weight", "ffn_gate.weight"),
     ("mlp.up_proj.weight", "ffn_up.weight"),
     ("mlp.down_proj.weight", "ffn_down.weight"),
@@ -80,24 +45,16 @@ const LAYER: [(&str, &str); 24] = [
 
 /// The GGUF name of a checkpoint's text tensor, or `None` for everything else (vision, audio, buffers).
 pub(crate) fn canonical(family: Family, name: &str) -> Option<String> {
-    if matches!(
-        name,
-        "lm_head.weight" | "language_model.lm_head.weight" | "model.language_model.lm_head.weight"
-    ) {
+    if matches!(name, "lm_head.weight" | "language_model.lm_head.weight" | "model.language_model.lm_head.weight") {
         return Some("output.weight".into());
     }
     if family == Family::DiffusionGemma
         && let Some(rest) = name.strip_prefix("model.encoder.language_model.layers.")
     {
         let layer = rest.strip_suffix(".layer_scalar")?;
-        return Some(format!(
-            "blk.{}.enc_layer_output_scale.weight",
-            number(layer)?
-        ));
+        return Some(format!("blk.{}.enc_layer_output_scale.weight", number(layer)?));
     }
-    let rest = PREFIXES
-        .iter()
-        .find_map(|prefix| name.strip_prefix(prefix))?;
+    let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
     let Some(rest) = rest.strip_prefix("layers.") else {
         return lookup(&TOP, rest).map(str::to_owned);
     };
@@ -111,10 +68,7 @@ pub(crate) fn canonical(family: Family, name: &str) -> Option<String> {
 }
 
 fn lookup(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
-    table
-        .iter()
-        .find(|(from, _)| *from == name)
-        .map(|(_, to)| *to)
+    table.iter().find(|(from, _)| *from == name).map(|(_, to)| *to)
 }
 
 /// A layer number without leading zeros, so that no two names map to one.
@@ -133,47 +87,23 @@ mod tests {
             assert_eq!(canonical(family, name).as_deref(), expected, "{name}")
         };
         use Family::{DiffusionGemma, Gemma3, Gemma4, Llama};
-        check(
-            Llama,
-            "model.layers.3.post_attention_layernorm.weight",
-            Some("blk.3.ffn_norm.weight"),
-        );
+        check(Llama, "model.layers.3.post_attention_layernorm.weight", Some("blk.3.ffn_norm.weight"));
         check(
             Gemma3,
             "language_model.model.layers.3.post_attention_layernorm.weight",
             Some("blk.3.post_attention_norm.weight"),
         );
-        check(
-            Gemma4,
-            "model.language_model.embed_tokens_per_layer.weight",
-            Some("per_layer_token_embd.weight"),
-        );
-        check(
-            Gemma4,
-            "model.language_model.layers.12.router.scale",
-            Some("blk.12.ffn_gate_inp.scale"),
-        );
-        check(
-            Gemma4,
-            "model.layers.12.layer_scalar",
-            Some("blk.12.layer_output_scale.weight"),
-        );
+        check(Gemma4, "model.language_model.embed_tokens_per_layer.weight", Some("per_layer_token_embd.weight"));
+        check(Gemma4, "model.language_model.layers.12.router.scale", Some("blk.12.ffn_gate_inp.scale"));
+        check(Gemma4, "model.layers.12.layer_scalar", Some("blk.12.layer_output_scale.weight"));
         check(
             DiffusionGemma,
             "model.encoder.language_model.layers.7.layer_scalar",
             Some("blk.7.enc_layer_output_scale.weight"),
         );
-        check(
-            DiffusionGemma,
-            "model.decoder.self_conditioning.up_proj.weight",
-            Some("self_cond_up.weight"),
-        );
+        check(DiffusionGemma, "model.decoder.self_conditioning.up_proj.weight", Some("self_cond_up.weight"));
         check(Llama, "lm_head.weight", Some("output.weight"));
-        check(
-            DiffusionGemma,
-            "model.encoder.vision_tower.patch_embedder.weight",
-            None,
-        );
+        check(DiffusionGemma, "model.encoder.vision_tower.patch_embedder.weight", None);
         check(Gemma4, "model.vision_tower.layers.0.layer_scalar", None);
         check(Llama, "model.layers.00.mlp.up_proj.weight", None);
         check(Llama, "model.layers.0.self_attn.rotary_emb.inv_freq", None);

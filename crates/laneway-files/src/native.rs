@@ -18,20 +18,14 @@ impl Weights {
     /// `model.safetensors` or the shards that `model.safetensors.index.json` lists. The files must not change while in use.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        if std::fs::metadata(path)
-            .map_err(|source| io(path, source))?
-            .is_dir()
-        {
+        if std::fs::metadata(path).map_err(|source| io(path, source))?.is_dir() {
             return from_folder(path);
         }
         let bytes = map(path)?;
         if bytes.starts_with(b"GGUF") {
             return Self::from_gguf(bytes);
         }
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "safetensors")
-        {
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
             return from_shards(path.parent().unwrap_or(Path::new(".")), vec![bytes]);
         }
         Err(not_a_model("a GGUF or safetensors file", &bytes))
@@ -48,10 +42,7 @@ fn from_folder(folder: &Path) -> Result<Weights> {
     let Some(json) = text(folder, index)? else {
         return from_shards(folder, vec![map(&folder.join("model.safetensors"))?]);
     };
-    let index: Index = serde_json::from_str(&json).map_err(|source| FileError::Json {
-        what: index,
-        source,
-    })?;
+    let index: Index = serde_json::from_str(&json).map_err(|source| FileError::Json { what: index, source })?;
     let mut names: Vec<_> = index.weight_map.into_values().collect();
     names.sort();
     names.dedup();
@@ -98,9 +89,7 @@ fn text(folder: &Path, name: &str) -> Result<Option<String>> {
             max: MAX_TEXT_BYTES,
         });
     }
-    std::fs::read_to_string(&path)
-        .map(Some)
-        .map_err(|source| io(&path, source))
+    std::fs::read_to_string(&path).map(Some).map_err(|source| io(&path, source))
 }
 
 #[allow(unsafe_code)]
@@ -115,8 +104,5 @@ fn map(path: &Path) -> Result<Bytes> {
 }
 
 fn io(path: &Path, source: std::io::Error) -> FileError {
-    FileError::Io {
-        path: path.to_owned(),
-        source,
-    }
+    FileError::Io { path: path.to_owned(), source }
 }

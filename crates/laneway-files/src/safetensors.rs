@@ -29,9 +29,7 @@ impl Shard {
     /// Reads the header: a u64 length, then JSON.
     pub fn read(bytes: Bytes) -> Result<Self> {
         let expected = "a safetensors file";
-        let length = bytes
-            .first_chunk()
-            .map(|length| u64::from_le_bytes(*length));
+        let length = bytes.first_chunk().map(|length| u64::from_le_bytes(*length));
         let length = length.ok_or_else(|| not_a_model(expected, &bytes))?;
         let opens_json = bytes.get(8) == Some(&b'{');
         if !opens_json || length > MAX_HEADER_BYTES {
@@ -43,53 +41,34 @@ impl Shard {
             needed: length,
             available: bytes.len() as u64 - 8,
         })?;
-        let header: Header = serde_json::from_slice(header).map_err(|source| FileError::Json {
-            what: "safetensors header",
-            source,
-        })?;
-        Ok(Self {
-            data,
-            entries: header.0,
-            bytes,
-        })
+        let header: Header =
+            serde_json::from_slice(header).map_err(|source| FileError::Json { what: "safetensors header", source })?;
+        Ok(Self { data, entries: header.0, bytes })
     }
 
     /// The tensor of an entry under another name; scalars become vectors of one element.
     pub fn tensor(&self, name: &str, entry: &Entry) -> Result<Tensor> {
-        self.place(name, entry)
-            .map_err(|error| error.in_tensor(name))
+        self.place(name, entry).map_err(|error| error.in_tensor(name))
     }
 
     fn place(&self, name: &str, entry: &Entry) -> Result<Tensor> {
         let format = Format::from_safetensors(&entry.dtype)?;
-        let shape = entry
-            .shape
-            .iter()
-            .map(|&dim| usize::try_from(dim))
-            .collect::<Result<Vec<_>, _>>();
-        let mut shape = shape
-            .map_err(|_| FileError::invalid("shape", format!("{:?} is too large", entry.shape)))?;
+        let shape = entry.shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<Vec<_>, _>>();
+        let mut shape = shape.map_err(|_| FileError::invalid("shape", format!("{:?} is too large", entry.shape)))?;
         if shape.is_empty() {
             shape.push(1);
         }
         let [start, end] = entry.data_offsets;
         let available = (self.bytes.len() - self.data) as u64;
         if start > end {
-            return Err(FileError::invalid(
-                "data_offsets",
-                format!("[{start}, {end}] run backwards"),
-            ));
+            return Err(FileError::invalid("data_offsets", format!("[{start}, {end}] run backwards")));
         }
         if end > available {
             return Err(FileError::PastEnd { end, available });
         }
         let tensor = Tensor::new(name, format, shape, &self.bytes, self.data + start as usize)?;
         if tensor.byte_len() as u64 != end - start {
-            let reason = format!(
-                "[{start}, {end}] span {} bytes, the shape needs {}",
-                end - start,
-                tensor.byte_len()
-            );
+            let reason = format!("[{start}, {end}] span {} bytes, the shape needs {}", end - start, tensor.byte_len());
             return Err(FileError::invalid("data_offsets", reason));
         }
         Ok(tensor)

@@ -58,27 +58,14 @@ impl Tensor {
     }
 
     /// Checks that `shape` in `format` is whole blocks per row and lies in `data` from byte `at` on.
-    pub(crate) fn new(
-        name: &str,
-        format: Format,
-        shape: Vec<usize>,
-        data: &Bytes,
-        at: usize,
-    ) -> Result<Self> {
+    pub(crate) fn new(name: &str, format: Format, shape: Vec<usize>, data: &Bytes, at: usize) -> Result<Self> {
         let byte_len = tensor_bytes(format, &shape)?;
         let end = at.checked_add(byte_len).filter(|&end| end <= data.len());
         let end = end.ok_or(FileError::PastEnd {
             end: (at as u64).saturating_add(byte_len as u64),
             available: data.len() as u64,
         })?;
-        Ok(Self {
-            name: name.to_owned(),
-            format,
-            shape,
-            scale: 1.0,
-            data: data.clone(),
-            range: at..end,
-        })
+        Ok(Self { name: name.to_owned(), format, shape, scale: 1.0, data: data.clone(), range: at..end })
     }
 
     /// The stored bytes: `rows` times whole blocks.
@@ -93,10 +80,7 @@ impl Tensor {
 
     /// Elements of a row: the last dimension.
     pub fn cols(&self) -> usize {
-        *self
-            .shape
-            .last()
-            .expect("a tensor has at least one dimension")
+        *self.shape.last().expect("a tensor has at least one dimension")
     }
 
     /// Product of all dimensions but the last; 1 for a vector.
@@ -127,18 +111,13 @@ impl Tensor {
         }
         let (first, stride) = (self.range.start, self.row_bytes());
         let range = first + start * stride..first + end * stride;
-        Ok(Self {
-            shape: vec![end - start, self.cols()],
-            range,
-            ..self.clone()
-        })
+        Ok(Self { shape: vec![end - start, self.cols()], range, ..self.clone() })
     }
 
     /// All elements in row-major order, the per-tensor scale applied.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.len()];
-        self.dequantize(&mut out)
-            .expect("lengths were checked on loading");
+        self.dequantize(&mut out).expect("lengths were checked on loading");
         out
     }
 
@@ -155,25 +134,13 @@ impl Tensor {
 fn tensor_bytes(format: Format, shape: &[usize]) -> Result<usize> {
     let described = || format!("of {} {shape:?}", format.name());
     if shape.is_empty() || shape.contains(&0) {
-        return Err(FileError::invalid(
-            "shape",
-            format!("{} has no elements", described()),
-        ));
+        return Err(FileError::invalid("shape", format!("{} has no elements", described())));
     }
-    if !shape
-        .last()
-        .is_some_and(|cols| cols.is_multiple_of(format.block_len()))
-    {
-        let reason = format!(
-            "{} has rows that are not whole blocks of {}",
-            described(),
-            format.block_len()
-        );
+    if !shape.last().is_some_and(|cols| cols.is_multiple_of(format.block_len())) {
+        let reason = format!("{} has rows that are not whole blocks of {}", described(), format.block_len());
         return Err(FileError::invalid("shape", reason));
     }
-    let elements = shape
-        .iter()
-        .try_fold(1usize, |product, &dim| product.checked_mul(dim));
+    let elements = shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
     // `to_f32` needs four bytes an element, which must be addressable too.
     let elements = elements.filter(|&n| n <= isize::MAX as usize / 4);
     let bytes = elements.and_then(|n| format.byte_len(n));
@@ -184,14 +151,8 @@ fn tensor_bytes(format: Format, shape: &[usize]) -> Result<usize> {
 pub(crate) fn refuse_overlap<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
     let mut sorted: Vec<_> = tensors.collect();
     sorted.sort_by_key(|tensor| tensor.range.start);
-    match sorted
-        .windows(2)
-        .find(|pair| pair[1].range.start < pair[0].range.end)
-    {
-        Some(pair) => Err(FileError::Overlap {
-            first: pair[0].name.clone(),
-            second: pair[1].name.clone(),
-        }),
+    match sorted.windows(2).find(|pair| pair[1].range.start < pair[0].range.end) {
+        Some(pair) => Err(FileError::Overlap { first: pair[0].name.clone(), second: pair[1].name.clone() }),
         None => Ok(()),
     }
 }
@@ -206,10 +167,7 @@ mod tests {
         let tensor = Tensor::new("t", Format::F32, vec![2, 3, 2], &values.into(), 0).unwrap();
         assert_eq!((tensor.rows(), tensor.cols(), tensor.len()), (6, 2, 12));
         let view = tensor.row_range(1, 3).unwrap();
-        assert_eq!(
-            (view.shape.as_slice(), view.to_f32()),
-            ([2, 2].as_slice(), vec![2.0, 3.0, 4.0, 5.0])
-        );
+        assert_eq!((view.shape.as_slice(), view.to_f32()), ([2, 2].as_slice(), vec![2.0, 3.0, 4.0, 5.0]));
         assert_eq!(view.row_range(1, 2).unwrap().to_f32(), [4.0, 5.0]);
         assert!(tensor.row_range(5, 7).is_err() && tensor.row_range(2, 2).is_err());
     }
@@ -218,21 +176,14 @@ mod tests {
     fn impossible_shapes_are_refused() {
         let data = Bytes::from(vec![0; 64]);
         let refused = |format, shape: &[usize], at, words: &str| {
-            let error = Tensor::new("t", format, shape.to_vec(), &data, at)
-                .unwrap_err()
-                .to_string();
+            let error = Tensor::new("t", format, shape.to_vec(), &data, at).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         };
         refused(Format::F32, &[], 0, "no elements");
         refused(Format::F32, &[4, 0], 0, "no elements");
         refused(Format::Q4_0, &[2, 33], 0, "whole blocks of 32");
         refused(Format::F32, &[usize::MAX, usize::MAX], 0, "too large");
-        refused(
-            Format::F32,
-            &[17],
-            0,
-            "ends at byte 68 of a data section of 64",
-        );
+        refused(Format::F32, &[17], 0, "ends at byte 68 of a data section of 64");
         refused(Format::F32, &[1], usize::MAX, "past end");
     }
 }

@@ -1,9 +1,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    Bytes, FileError, Format, GenerationConfig, Metadata, ModelConfig, Result, Tensor, config_gguf,
-    config_hf, generation, gguf, json::Fields, names::canonical, safetensors::Shard,
-    tensor::refuse_overlap,
+    Bytes, FileError, Format, GenerationConfig, Metadata, ModelConfig, Result, Tensor, config_gguf, config_hf,
+    generation, gguf, json::Fields, names::canonical, safetensors::Shard, tensor::refuse_overlap,
 };
 
 /// Tensors by name, in file order.
@@ -18,10 +17,7 @@ impl Tensors {
         let mut index = HashMap::new();
         for (at, tensor) in list.iter().enumerate() {
             if index.insert(tensor.name.clone(), at).is_some() {
-                return Err(FileError::Duplicate {
-                    what: "tensor",
-                    name: tensor.name.clone(),
-                });
+                return Err(FileError::Duplicate { what: "tensor", name: tensor.name.clone() });
             }
         }
         Ok(Self { list, index })
@@ -35,25 +31,15 @@ impl Tensors {
     fn apply_scales(&mut self) -> Result<()> {
         for at in 0..self.list.len() {
             let tensor = &self.list[at];
-            let Some(stem) = tensor
-                .name
-                .strip_suffix(".weight")
-                .filter(|_| tensor.format == Format::Nvfp4)
-            else {
+            let Some(stem) = tensor.name.strip_suffix(".weight").filter(|_| tensor.format == Format::Nvfp4) else {
                 continue;
             };
-            let Some(scale) = self
-                .get(&format!("{stem}.scale"))
-                .filter(|scale| scale.len() == 1)
-            else {
+            let Some(scale) = self.get(&format!("{stem}.scale")).filter(|scale| scale.len() == 1) else {
                 continue;
             };
             let value = scale.to_f32()[0];
             if !value.is_finite() {
-                return Err(FileError::invalid(
-                    &scale.name,
-                    format!("is {value}, expected a finite factor"),
-                ));
+                return Err(FileError::invalid(&scale.name, format!("is {value}, expected a finite factor")));
             }
             self.list[at].scale = value;
         }
@@ -91,13 +77,7 @@ impl Weights {
         tensors.apply_scales()?;
         let config = config_gguf::read(&metadata, &tensors)?;
         let generation = generation::from_metadata(config.family, &metadata)?;
-        Ok(Self {
-            tensors,
-            config,
-            generation,
-            metadata,
-            sidecars: Sidecars::default(),
-        })
+        Ok(Self { tensors, config, generation, metadata, sidecars: Sidecars::default() })
     }
 
     /// Reads a checkpoint's safetensors shards; tensors that are not part of the text model are left out.
@@ -123,21 +103,10 @@ impl Weights {
         }
         let tensors = Tensors::new(tensors)?;
         let config = config_hf::read(root, &tensors)?;
-        let generation = generation_config_json
-            .map(|json| parse("generation_config.json", json))
-            .transpose()?;
-        let generation = generation
-            .as_ref()
-            .map(|value| Fields::of("generation_config.json", value))
-            .transpose()?;
+        let generation = generation_config_json.map(|json| parse("generation_config.json", json)).transpose()?;
+        let generation = generation.as_ref().map(|value| Fields::of("generation_config.json", value)).transpose()?;
         let generation = generation::from_json(family, root, generation)?;
-        Ok(Self {
-            tensors,
-            config,
-            generation,
-            metadata: Metadata::default(),
-            sidecars: Sidecars::default(),
-        })
+        Ok(Self { tensors, config, generation, metadata: Metadata::default(), sidecars: Sidecars::default() })
     }
 
     /// A tensor by its GGUF name.
@@ -147,16 +116,10 @@ impl Weights {
 
     /// A tensor that must be there with this row-major shape.
     pub fn require(&self, name: &str, shape: &[usize]) -> Result<&Tensor> {
-        let tensor = self
-            .tensor(name)
-            .ok_or_else(|| FileError::MissingTensor(name.to_owned()))?;
+        let tensor = self.tensor(name).ok_or_else(|| FileError::MissingTensor(name.to_owned()))?;
         if tensor.shape != shape {
             let (expected, found) = (shape.to_vec(), tensor.shape.clone());
-            return Err(FileError::WrongShape {
-                name: name.to_owned(),
-                expected,
-                found,
-            });
+            return Err(FileError::WrongShape { name: name.to_owned(), expected, found });
         }
         Ok(tensor)
     }
@@ -189,11 +152,7 @@ impl Weights {
 
     /// Bytes of all tensors together.
     pub fn total_bytes(&self) -> u64 {
-        self.tensors
-            .list
-            .iter()
-            .map(|tensor| tensor.byte_len() as u64)
-            .sum()
+        self.tensors.list.iter().map(|tensor| tensor.byte_len() as u64).sum()
     }
 }
 

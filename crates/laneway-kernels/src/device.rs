@@ -69,8 +69,13 @@ impl Gpu {
         let refused = |reason: String| GpuError::NoDevice { adapter: summary.name.clone(), reason };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("laneway"),
-            required_features: adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16),
+            // All that the adapter has: burn's kernels are written for the adapter's features, not the device's.
+            required_features: adapter.features()
+                - wgpu::Features::MAPPABLE_PRIMARY_BUFFERS
+                - wgpu::Features::all_experimental_mask(),
             required_limits: adapter.limits(),
+            // burn batches small allocations itself, and ours are large.
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
         };
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|e| refused(e.to_string()))?;
@@ -141,13 +146,19 @@ fn watch(device: &wgpu::Device, failure: &Arc<Mutex<Option<String>>>) {
     device.set_device_lost_callback(move |_, reason| note(&losses, reason));
 }
 
+/// Graphics interfaces with compute shaders good enough for us; OpenGL is not.
+const BACKENDS: wgpu::Backends = wgpu::Backends::VULKAN
+    .union(wgpu::Backends::METAL)
+    .union(wgpu::Backends::DX12)
+    .union(wgpu::Backends::BROWSER_WEBGPU);
+
 fn instance() -> wgpu::Instance {
-    wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle())
+    let descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    wgpu::Instance::new(wgpu::InstanceDescriptor { backends: BACKENDS, ..descriptor })
 }
 
 async fn enumerate() -> Vec<wgpu::Adapter> {
-    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
-    let mut adapters = instance().enumerate_adapters(backends | wgpu::Backends::BROWSER_WEBGPU).await;
+    let mut adapters = instance().enumerate_adapters(BACKENDS).await;
     adapters.sort_by_key(|a| match a.get_info().device_type {
         wgpu::DeviceType::DiscreteGpu => 0,
         wgpu::DeviceType::IntegratedGpu => 1,
@@ -191,11 +202,17 @@ fn summarise(index: usize, adapter: &wgpu::Adapter) -> AdapterSummary {
     AdapterSummary {
         index,
         class: class_of(&info),
-        name: if info.name.is_empty() { info.driver_info.clone() } else { info.name },
+        name: name_of(&info),
         api: info.backend.to_string(),
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
         max_binding_bytes: adapter.limits().max_storage_buffer_binding_size,
     }
+}
+
+/// Browsers tell no name.
+fn name_of(info: &wgpu::AdapterInfo) -> String {
+    let names = [info.name.as_str(), info.driver_info.as_str(), "unnamed adapter"];
+    names.into_iter().find(|name| !name.is_empty()).expect("the last is not empty").to_string()
 }
 
 fn class_of(info: &wgpu::AdapterInfo) -> AdapterClass {

@@ -76,8 +76,7 @@ fn with_recorder(gpu: &Gpu, tokens: usize, record: impl FnOnce(&mut Recorder<'_>
     let mut state = DeviceState::new(gpu, &[], shape);
     let scratch = Scratch::new(gpu);
     let plan = PlanBuilder::new(gpu);
-    let mut recorder =
-        Recorder { gpu, plan, scratch: &scratch, state: &mut state, tokens, wanted: 0, observed: None };
+    let mut recorder = Recorder { gpu, plan, scratch: &scratch, state: &mut state, tokens, wanted: 0, observed: None };
     let act = record(&mut recorder);
     let plan = recorder.plan.finish();
     gpu.tensors.flush().unwrap();
@@ -176,10 +175,8 @@ fn tensors_of_different_formats_make_one_matrix() {
     for formats in [[Format::Q5_0, Format::Q8_0, Format::Q4_0], [Format::Q5_0, Format::Q4K, Format::F32]] {
         let parts = formats.map(|format| random_tensor(format, 11, 256, &mut noise));
         let x = noise.floats(256);
-        let expected: Vec<f32> = parts
-            .iter()
-            .flat_map(|p| p.to_f32().chunks_exact(256).map(|w| dot(&x, w)).collect::<Vec<_>>())
-            .collect();
+        let expected: Vec<f32> =
+            parts.iter().flat_map(|p| p.to_f32().chunks_exact(256).map(|w| dot(&x, w)).collect::<Vec<_>>()).collect();
         let matrix = GpuSpace::new(&gpu).matrix(&parts.each_ref()).unwrap();
         let found = with_recorder(&gpu, 1, |recorder| {
             let x = upload(recorder, 1, 256, &x);

@@ -1,6 +1,6 @@
+use crate::GpuError;
 use crate::device::Gpu;
 use crate::shader::Variant;
-use crate::GpuError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 

@@ -125,10 +125,8 @@ impl PlanBuilder {
             let params = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: &uniforms, offset, size });
             let resources = std::iter::once(params).chain(pending.buffers.iter().map(Buffer::binding));
             let numbers = pending.pipeline.bindings.iter();
-            let entries: Vec<_> = numbers
-                .zip(resources)
-                .map(|(&binding, resource)| wgpu::BindGroupEntry { binding, resource })
-                .collect();
+            let entries: Vec<_> =
+                numbers.zip(resources).map(|(&binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
             let layout = &pending.pipeline.layout;
             let bindings =
                 device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries });

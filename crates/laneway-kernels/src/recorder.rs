@@ -200,13 +200,7 @@ impl Ops for Recorder<'_> {
         self.residual(x, a, residual, None);
     }
 
-    fn add_norm(
-        &mut self,
-        x: &mut GpuAct,
-        a: &GpuAct,
-        residual: Residual<'_, GpuVector>,
-        next: &GpuVector,
-    ) -> GpuAct {
+    fn add_norm(&mut self, x: &mut GpuAct, a: &GpuAct, residual: Residual<'_, GpuVector>, next: &GpuVector) -> GpuAct {
         self.residual(x, a, residual, Some(next)).expect("asked for the next norm")
     }
 
@@ -306,13 +300,7 @@ impl Ops for Recorder<'_> {
         self.product(x, gate_up, Product { gate: Some(activation), experts: Some(routed) })
     }
 
-    fn expert_linear_sum(
-        &mut self,
-        h: &GpuAct,
-        down: &GpuMatrix,
-        routes: &GpuAct,
-        experts: ExpertShape,
-    ) -> GpuAct {
+    fn expert_linear_sum(&mut self, h: &GpuAct, down: &GpuMatrix, routes: &GpuAct, experts: ExpertShape) -> GpuAct {
         let routed = Routed { routes, shape: experts, per_x: 1 };
         let each = self.product(h, down, Product { gate: None, experts: Some(routed) });
         let y = self.act(routes.rows, each.cols);

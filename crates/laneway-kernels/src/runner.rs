@@ -1,3 +1,4 @@
+use crate::GpuError;
 use crate::device::Gpu;
 use crate::plan::{Plan, PlanBuilder, PlanCost};
 use crate::recorder::{GpuAct, Recorder};
@@ -5,7 +6,6 @@ use crate::scratch::Scratch;
 use crate::shader::{Shader, Variant};
 use crate::state::{DeviceState, LANE_WORDS, StateShape};
 use crate::weights::GpuSpace;
-use crate::GpuError;
 use laneway_model::sample::{Picked, SamplerParams};
 use laneway_model::{Network, Row, Step};
 use std::collections::VecDeque;
@@ -269,6 +269,41 @@ impl Runner {
     }
 }
 
+impl Gpu {
+    /// Copies `bytes` from one buffer to another `times` times and waits: what the memory can do at best.
+    ///
+    /// # Errors
+    /// When the device was lost.
+    pub async fn copy(&self, bytes: u64, times: usize) -> Result<(), GpuError> {
+        let buffer = |label| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some(label),
+                size: bytes,
+                usage: wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
+        };
+        let (from, to) = (buffer("copy source"), buffer("copy target"));
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        for _ in 0..times {
+            encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
+        }
+        let fence = readback_buffer_of(self, 4);
+        encoder.copy_buffer_to_buffer(&to, 0, &fence, 0, 4);
+        self.queue.submit([encoder.finish()]);
+        wait(self, map(&fence, 1)).await
+    }
+}
+
+fn readback_buffer_of(gpu: &Gpu, bytes: u64) -> wgpu::Buffer {
+    gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("read-back"),
+        size: bytes,
+        usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+        mapped_at_creation: false,
+    })
+}
+
 type Mapped = futures_channel::oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>;
 
 async fn wait(gpu: &Gpu, mapped: Mapped) -> Result<(), GpuError> {
@@ -277,18 +312,15 @@ async fn wait(gpu: &Gpu, mapped: Mapped) -> Result<(), GpuError> {
     gpu.check()?;
     polled.map_err(|e| GpuError::Lost(e.to_string()))?;
     let outcome = mapped.await.map_err(|_| GpuError::Lost("the read-back was dropped".into()))?;
+    // A browser tells of a failed submission only while the mapping is awaited.
+    gpu.check()?;
     outcome.map_err(|e| GpuError::Lost(e.to_string()))
 }
 
 /// Copies activations to the host in a submission of its own.
 pub(crate) async fn read_back(gpu: &Gpu, act: &GpuAct) -> Result<Vec<f32>, GpuError> {
     let words = act.rows * act.cols;
-    let target = gpu.device.create_buffer(&wgpu::BufferDescriptor {
-        label: Some("read-back"),
-        size: 4 * words as u64,
-        usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-        mapped_at_creation: false,
-    });
+    let target = readback_buffer_of(gpu, 4 * words as u64);
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     act.loan.buffer.copy_to(&mut encoder, &target, words);
     gpu.queue.submit([encoder.finish()]);
@@ -360,19 +392,13 @@ impl Runner {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         plan.encode(&mut encoder);
         gpu.queue.submit([encoder.finish()]);
-        let words: Vec<u32> =
-            pollster::block_on(read_back(gpu, &picked))?.into_iter().map(f32::to_bits).collect();
+        let words: Vec<u32> = pollster::block_on(read_back(gpu, &picked))?.into_iter().map(f32::to_bits).collect();
         Ok(decode(&words))
     }
 }
 
 fn readback_buffer(gpu: &Gpu, shape: StateShape) -> wgpu::Buffer {
-    gpu.device.create_buffer(&wgpu::BufferDescriptor {
-        label: Some("picked"),
-        size: (4 * PICKED_WORDS * shape.max_rows) as u64,
-        usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-        mapped_at_creation: false,
-    })
+    readback_buffer_of(gpu, (4 * PICKED_WORDS * shape.max_rows) as u64)
 }
 
 fn map(buffer: &wgpu::Buffer, words: usize) -> Mapped {
@@ -394,8 +420,7 @@ fn read(buffer: &wgpu::Buffer, words: usize) -> Result<Vec<u32>, GpuError> {
 
 fn decode(words: &[u32]) -> Picked {
     let tops = (words[2] as usize).min(20);
-    let mut top: Vec<(u32, f32)> =
-        (0..tops).map(|i| (words[4 + i], f32::from_bits(words[24 + i]))).collect();
+    let mut top: Vec<(u32, f32)> = (0..tops).map(|i| (words[4 + i], f32::from_bits(words[24 + i]))).collect();
     top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     Picked { token: words[0], logprob: f32::from_bits(words[1]), top }
 }

@@ -155,7 +155,9 @@ impl Variant {
                     for value in 0..count {
                         let unsigned = format!("${variable}u");
                         let plain = format!("${variable}");
-                        out.push_str(&body.replace(&unsigned, &format!("{value}u")).replace(&plain, &value.to_string()));
+                        out.push_str(
+                            &body.replace(&unsigned, &format!("{value}u")).replace(&plain, &value.to_string()),
+                        );
                     }
                 }
                 _ => out.push_str(&format!("unknown directive {directive}\n")),

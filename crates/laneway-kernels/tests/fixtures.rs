@@ -73,6 +73,60 @@ fn kernels_match_every_reference_tensor() {
     }
 }
 
+/// Greedy ids through `submit` and `collect`, the prompt in chunks, each decode step submitted before the last is read.
+fn greedy(runner: &mut Runner, prompt: &[u32], count: usize, chunk: usize, tables: &[Vec<u32>]) -> Vec<u32> {
+    for (i, part) in prompt.chunks(chunk).enumerate() {
+        let part_rows = rows(part, chunk * i);
+        let last = [part.len() as u32 - 1];
+        let ends = chunk * i + part.len() == prompt.len();
+        let logits: &[u32] = if ends { &last } else { &[] };
+        runner.submit(&Step { rows: &part_rows, tables, logits }).unwrap();
+    }
+    let mut found = Vec::new();
+    for i in 0..count {
+        if i + 1 < count {
+            // The next step feeds on the token the device just sampled, before the host has seen it.
+            let next = rows(&[Row::SAMPLED], prompt.len() + i);
+            runner.submit(&Step { rows: &next, tables, logits: &[0] }).unwrap();
+        }
+        found.push(pollster::block_on(runner.collect()).unwrap()[0].1.token);
+    }
+    found
+}
+
+#[test]
+fn real_models_reproduce_their_greedy_ids() {
+    let Ok(folder) = std::env::var("LANEWAY_TEST_MODELS") else { return };
+    let gpu = software_gpu();
+    let text = std::fs::read_to_string(common::fixture("real_models.json")).unwrap();
+    let references: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let files = [("smollm2.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"), ("gemma3-270m.gguf", "gemma-3-270m-q4_k_m.gguf")];
+    for (file, name) in files {
+        let weights = Weights::open(std::path::Path::new(&folder).join(file)).unwrap();
+        let mut space = GpuSpace::new(&gpu);
+        let network = Arc::new(Network::load(&weights, &mut space).unwrap());
+        let shape = StateShape { lanes: 1, pages: 4, max_pages: 4, max_rows: 64, vocab: network.config().vocab_size };
+        let mut runner = Runner::new(&gpu, network, shape).unwrap();
+        for (case, reference) in references[name]["cases"].as_object().unwrap() {
+            let ids = |key: &str| -> Vec<u32> {
+                reference[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+            };
+            let (prompt, expected) = (ids("ids"), ids("greedy"));
+            let tables = [vec![3, 1, 0, 2]];
+            assert_eq!(greedy(&mut runner, &prompt, expected.len(), 32, &tables), expected, "{file}: {case}");
+        }
+        let cost = runner.cost(1, 1);
+        let layers = weights.config().layers.len();
+        assert!(cost.dispatches <= 8 * layers + 8, "{file}: {} dispatches for {layers} layers", cost.dispatches);
+        assert!(
+            cost.weight_bytes as f64 <= 1.05 * weights.total_bytes() as f64,
+            "{file}: {} bytes bound for {}",
+            cost.weight_bytes,
+            weights.total_bytes()
+        );
+    }
+}
+
 #[test]
 fn kernels_reproduce_greedy_ids_with_steps_in_flight() {
     let gpu = software_gpu();
@@ -83,22 +137,7 @@ fn kernels_reproduce_greedy_ids_with_steps_in_flight() {
             let mut runner = runner(&gpu, &weights);
             let tables = tables();
             // Chunks of 7: prefill in parts gives what prefill at once gives.
-            for (i, chunk) in prompt.chunks(7).enumerate() {
-                let chunk_rows = rows(chunk, 7 * i);
-                let last = [chunk.len() as u32 - 1];
-                let ends = 7 * i + chunk.len() == prompt.len();
-                let logits: &[u32] = if ends { &last } else { &[] };
-                runner.submit(&Step { rows: &chunk_rows, tables: &tables, logits }).unwrap();
-            }
-            let mut found = Vec::new();
-            for i in 0..expected.len() {
-                if i + 1 < expected.len() {
-                    // The next step feeds on the token the device just sampled, before the host has seen it.
-                    let next = rows(&[Row::SAMPLED], prompt.len() + i);
-                    runner.submit(&Step { rows: &next, tables: &tables, logits: &[0] }).unwrap();
-                }
-                found.push(pollster::block_on(runner.collect()).unwrap()[0].1.token);
-            }
+            let found = greedy(&mut runner, &prompt, expected.len(), 7, &tables);
             assert_eq!(found, expected, "{name}");
         }
     }
@@ -139,7 +178,7 @@ fn plain_matches(device: &Device, families: &[&str]) {
             let (prefill, all) = (rows(&prompt, 0), (0..prompt.len() as u32).collect::<Vec<_>>());
             let mut step = PlainStep::new(device, &prefill, &all, &mut cache);
             let hidden = network.forward(&mut step);
-            let logits: Vec<f32> = network.logits(&hidden, &mut step).into_data().to_vec().unwrap();
+            let logits: Vec<f32> = network.logits(&hidden, &mut step).into_data().try_to_vec().unwrap();
             let e = error(&logits, &reference.floats("prefill_logits"));
             assert!(e < TOLERANCE, "{name} on {device:?}: {e}");
             let vocab = weights.config().vocab_size;
@@ -149,7 +188,7 @@ fn plain_matches(device: &Device, families: &[&str]) {
                 let one = rows(&[next], prompt.len() + i);
                 let mut step = PlainStep::new(device, &one, &[0], &mut cache);
                 let hidden = network.forward(&mut step);
-                next = argmax(&network.logits(&hidden, &mut step).into_data().to_vec::<f32>().unwrap());
+                next = argmax(&network.logits(&hidden, &mut step).into_data().try_to_vec::<f32>().unwrap());
             }
         }
     }

@@ -38,8 +38,7 @@ impl<S: WeightSpace> Network<S> {
         let shape = [config.vocab_size, config.hidden_size];
         let mut loader = Loader::new(weights, space);
         let embed = loader.matrix("token_embd.weight", shape)?;
-        let untied_head =
-            if loader.has("output.weight") { Some(loader.matrix("output.weight", shape)?) } else { None };
+        let untied_head = if loader.has("output.weight") { Some(loader.matrix("output.weight", shape)?) } else { None };
         let body = match config.family {
             Family::Llama => Body::Llama(Llama::load(&mut loader)?),
             Family::Gemma3 => Body::Gemma3(Gemma3::load(&mut loader)?),

@@ -115,9 +115,10 @@ fn draw(vocab: usize, score: &dyn Fn(usize) -> f32, best: f32, params: &SamplerP
             }
         }
     }
-    let noisy = scaled.iter().enumerate().map(|(id, &s)| {
-        if s >= bound { s + gumbel(params.seed, position, id as u32) } else { f32::NEG_INFINITY }
-    });
+    let noisy = scaled
+        .iter()
+        .enumerate()
+        .map(|(id, &s)| if s >= bound { s + gumbel(params.seed, position, id as u32) } else { f32::NEG_INFINITY });
     best_id(noisy)
 }
 

@@ -103,28 +103,20 @@ impl<'de> Deserialize<'de> for Content {
 /// Reads a body; an error names the field it was found in.
 pub(crate) fn read(bytes: &[u8]) -> Result<Body, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let Object(body) = serde_path_to_error::deserialize::<_, Object<Body>>(&mut deserializer)
-        .map_err(|error| {
-            let path = error.path().to_string();
-            let inner = error.into_inner();
-            let found = describe(&inner);
-            match path.as_str() {
-                "." | "?" if inner.is_data() => {
-                    ApiError::invalid(format!("the request body is not usable: {found}"))
-                }
-                "." | "?" => {
-                    ApiError::invalid(format!("the request body is not valid JSON: {found}"))
-                }
-                _ if inner.is_data() => ApiError::field(&path, format!("`{path}`: {found}")),
-                _ => ApiError::field(&path, format!("`{path}` is not valid JSON: {found}")),
-            }
-        })?;
-    deserializer.end().map_err(|error| {
-        ApiError::invalid(format!(
-            "the request body is not valid JSON: {}",
-            describe(&error)
-        ))
+    let Object(body) = serde_path_to_error::deserialize::<_, Object<Body>>(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        let found = describe(&inner);
+        match path.as_str() {
+            "." | "?" if inner.is_data() => ApiError::invalid(format!("the request body is not usable: {found}")),
+            "." | "?" => ApiError::invalid(format!("the request body is not valid JSON: {found}")),
+            _ if inner.is_data() => ApiError::field(&path, format!("`{path}`: {found}")),
+            _ => ApiError::field(&path, format!("`{path}` is not valid JSON: {found}")),
+        }
     })?;
+    deserializer
+        .end()
+        .map_err(|error| ApiError::invalid(format!("the request body is not valid JSON: {}", describe(&error))))?;
     Ok(body)
 }
 

@@ -99,28 +99,18 @@ pub struct ScoredToken {
 impl ScoredToken {
     /// A token of these bytes; a probability of zero becomes a finite number.
     pub fn new(bytes: Vec<u8>, logprob: f32) -> Self {
-        Self {
-            token: String::from_utf8_lossy(&bytes).into_owned(),
-            logprob: finite_logprob(logprob),
-            bytes,
-        }
+        Self { token: String::from_utf8_lossy(&bytes).into_owned(), logprob: finite_logprob(logprob), bytes }
     }
 }
 
 impl Delta {
     /// The first news of an answer.
     pub fn role() -> Self {
-        Self {
-            role: Some("assistant"),
-            content: Some(String::new()),
-        }
+        Self { role: Some("assistant"), content: Some(String::new()) }
     }
 
     /// More text.
     pub fn text(text: impl Into<String>) -> Self {
-        Self {
-            role: None,
-            content: Some(text.into()),
-        }
+        Self { role: None, content: Some(text.into()) }
     }
 }

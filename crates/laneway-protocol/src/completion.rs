@@ -62,11 +62,5 @@ fn rivals(scored: &TokenLogprob) -> Option<Map<String, Value>> {
     if scored.top_logprobs.is_empty() {
         return None;
     }
-    Some(
-        scored
-            .top_logprobs
-            .iter()
-            .map(|rival| (rival.token.clone(), rival.logprob.into()))
-            .collect(),
-    )
+    Some(scored.top_logprobs.iter().map(|rival| (rival.token.clone(), rival.logprob.into())).collect())
 }

@@ -21,9 +21,7 @@ mod turn;
 
 pub use error::{ApiError, ErrorBody, ErrorEnvelope};
 pub use prompt::Prompt;
-pub use settings::{
-    Delivery, MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS, SamplingOptions, TurnSettings,
-};
+pub use settings::{Delivery, MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS, SamplingOptions, TurnSettings};
 pub use turn::{ChatTurn, CompletionTurn, Message, Role};
 
 use serde::Serialize;
@@ -60,9 +58,7 @@ impl Usage {
             prompt_tokens: prompt,
             completion_tokens: completion,
             total_tokens: prompt.saturating_add(completion),
-            prompt_tokens_details: PromptTokensDetails {
-                cached_tokens: cached,
-            },
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: cached },
         }
     }
 }

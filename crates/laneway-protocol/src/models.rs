@@ -58,11 +58,7 @@ impl ModelInfo {
     }
 
     fn summary(&self) -> ModelSummary {
-        ModelSummary {
-            name: self.id.clone(),
-            description: self.description.clone(),
-            release_date: date(self.created),
-        }
+        ModelSummary { name: self.id.clone(), description: self.description.clone(), release_date: date(self.created) }
     }
 }
 
@@ -83,16 +79,11 @@ fn date(unix_s: u64) -> String {
     let days = (unix_s.min(253_402_300_799) / 86_400) as i64 + 719_468;
     let era = days / 146_097;
     let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = era * 400 + year_of_era + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}")
 }

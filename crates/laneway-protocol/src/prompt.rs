@@ -43,9 +43,7 @@ impl<'de> Deserialize<'de> for Prompts {
                         Item::Prompt(prompt) => prompts.push(prompt),
                     }
                     if !ids.is_empty() && !prompts.is_empty() {
-                        return Err(de::Error::custom(
-                            "token ids and prompts cannot be mixed in one list",
-                        ));
+                        return Err(de::Error::custom("token ids and prompts cannot be mixed in one list"));
                     }
                 }
                 if !ids.is_empty() {

@@ -94,19 +94,11 @@ fn sampling(body: &Body) -> Result<SamplingOptions, ApiError> {
     })
 }
 
-fn number(
-    param: &str,
-    value: Option<f64>,
-    range: RangeInclusive<f64>,
-) -> Result<Option<f32>, ApiError> {
+fn number(param: &str, value: Option<f64>, range: RangeInclusive<f64>) -> Result<Option<f32>, ApiError> {
     match value {
         Some(value) if !range.contains(&value) => Err(ApiError::field(
             param,
-            format!(
-                "`{param}` must be between {} and {}, not {value}",
-                range.start(),
-                range.end()
-            ),
+            format!("`{param}` must be between {} and {}, not {value}", range.start(), range.end()),
         )),
         value => Ok(value.map(|value| value as f32)),
     }
@@ -116,28 +108,17 @@ fn positive(param: &str, value: Option<f64>, most: f64) -> Result<Option<f32>, A
     match value {
         // Compared as f32: a smaller number would become the zero that is excluded.
         Some(value) if value as f32 <= 0.0 || value > most || value.is_nan() => {
-            Err(ApiError::field(
-                param,
-                format!("`{param}` must be above 0 and at most {most}, not {value}"),
-            ))
+            Err(ApiError::field(param, format!("`{param}` must be above 0 and at most {most}, not {value}")))
         }
         value => Ok(value.map(|value| value as f32)),
     }
 }
 
-fn integer(
-    param: &str,
-    value: Option<Integer>,
-    range: RangeInclusive<i128>,
-) -> Result<Option<i128>, ApiError> {
+fn integer(param: &str, value: Option<Integer>, range: RangeInclusive<i128>) -> Result<Option<i128>, ApiError> {
     match value {
         Some(Integer(value)) if !range.contains(&value) => Err(ApiError::field(
             param,
-            format!(
-                "`{param}` must be between {} and {}, not {value}",
-                range.start(),
-                range.end()
-            ),
+            format!("`{param}` must be between {} and {}, not {value}", range.start(), range.end()),
         )),
         value => Ok(value.map(|Integer(value)| value)),
     }
@@ -161,18 +142,11 @@ fn max_tokens(body: &Body) -> Result<Option<u32>, ApiError> {
 }
 
 fn stop(body: &mut Body) -> Result<Vec<String>, ApiError> {
-    let given = body
-        .stop
-        .take()
-        .map(|strings| strings.0)
-        .unwrap_or_default();
+    let given = body.stop.take().map(|strings| strings.0).unwrap_or_default();
     if given.len() > MAX_STOPS {
         return Err(ApiError::field(
             "stop",
-            format!(
-                "`stop` holds {} strings; at most {MAX_STOPS} are allowed",
-                given.len()
-            ),
+            format!("`stop` holds {} strings; at most {MAX_STOPS} are allowed", given.len()),
         ));
     }
     let mut stops: Vec<String> = Vec::with_capacity(given.len());
@@ -180,10 +154,7 @@ fn stop(body: &mut Body) -> Result<Vec<String>, ApiError> {
         if stop.len() > MAX_STOP_BYTES {
             return Err(ApiError::field(
                 "stop",
-                format!(
-                    "a stop string may have at most {MAX_STOP_BYTES} bytes, not {}",
-                    stop.len()
-                ),
+                format!("a stop string may have at most {MAX_STOP_BYTES} bytes, not {}", stop.len()),
             ));
         }
         if !stop.is_empty() && !stops.contains(&stop) {
@@ -209,14 +180,10 @@ fn chat_logprobs(body: &Body) -> Result<Option<u8>, ApiError> {
     match (&body.logprobs, top) {
         (Some(Outline::Flag(true)), top) => Ok(Some(top.unwrap_or(0) as u8)),
         (None | Some(Outline::Flag(false)), None | Some(0)) => Ok(None),
-        (None | Some(Outline::Flag(false)), Some(_)) => Err(ApiError::field(
-            "top_logprobs",
-            "`top_logprobs` needs `logprobs` to be true",
-        )),
-        (Some(_), _) => Err(ApiError::field(
-            "logprobs",
-            "`logprobs` must be true or false",
-        )),
+        (None | Some(Outline::Flag(false)), Some(_)) => {
+            Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"))
+        }
+        (Some(_), _) => Err(ApiError::field("logprobs", "`logprobs` must be true or false")),
     }
 }
 
@@ -224,17 +191,10 @@ fn completion_logprobs(body: &Body) -> Result<Option<u8>, ApiError> {
     match &body.logprobs {
         None | Some(Outline::Flag(false)) => Ok(None),
         Some(Outline::Number(value)) if value.fract() == 0.0 => {
-            let top = integer(
-                "logprobs",
-                Some(Integer(*value as i128)),
-                0..=MAX_TOP_LOGPROBS,
-            )?;
+            let top = integer("logprobs", Some(Integer(*value as i128)), 0..=MAX_TOP_LOGPROBS)?;
             Ok(top.map(|top| top as u8))
         }
-        Some(_) => Err(ApiError::field(
-            "logprobs",
-            "`logprobs` must be a whole number",
-        )),
+        Some(_) => Err(ApiError::field("logprobs", "`logprobs` must be a whole number")),
     }
 }
 
@@ -242,11 +202,7 @@ fn delivery(body: &Body) -> Delivery {
     if !body.stream.unwrap_or(false) {
         return Delivery::Whole;
     }
-    let include_usage = body
-        .stream_options
-        .as_ref()
-        .and_then(|options| options.0.include_usage)
-        .unwrap_or(false);
+    let include_usage = body.stream_options.as_ref().and_then(|options| options.0.include_usage).unwrap_or(false);
     Delivery::Stream { include_usage }
 }
 
@@ -263,26 +219,13 @@ fn refuse_unsupported(body: &Body) -> Result<(), ApiError> {
         ("tools", wanted(&body.tools) && !tools_off),
         ("functions", wanted(&body.functions) && !tools_off),
         ("tool_choice", tool_choice_forces(&body.tool_choice)),
-        (
-            "response_format",
-            body.response_format
-                .as_ref()
-                .is_some_and(|format| !is_text_format(format)),
-        ),
-        (
-            "modalities",
-            body.modalities
-                .as_ref()
-                .is_some_and(|modalities| !text_only(&modalities.0)),
-        ),
+        ("response_format", body.response_format.as_ref().is_some_and(|format| !is_text_format(format))),
+        ("modalities", body.modalities.as_ref().is_some_and(|modalities| !text_only(&modalities.0))),
         ("audio", wanted(&body.audio)),
         ("web_search_options", body.web_search_options.is_some()),
     ];
     match refused.into_iter().find(|(_, refused)| *refused) {
-        Some((param, _)) => Err(ApiError::unsupported(
-            param,
-            format!("`{param}` is not supported by this server"),
-        )),
+        Some((param, _)) => Err(ApiError::unsupported(param, format!("`{param}` is not supported by this server"))),
         None => Ok(()),
     }
 }

@@ -61,22 +61,11 @@ impl ChatTurn {
         let model = model(&mut body)?;
         let List(messages) = body.messages.take().ok_or_else(|| required("messages"))?;
         if messages.is_empty() {
-            return Err(ApiError::field(
-                "messages",
-                "`messages` must hold at least one message",
-            ));
+            return Err(ApiError::field("messages", "`messages` must hold at least one message"));
         }
-        let messages = messages
-            .into_iter()
-            .enumerate()
-            .map(message)
-            .collect::<Result<_, _>>()?;
+        let messages = messages.into_iter().enumerate().map(message).collect::<Result<_, _>>()?;
         let settings = validate(&mut body, LogprobStyle::Chat)?;
-        Ok(Self {
-            model,
-            messages,
-            settings,
-        })
+        Ok(Self { model, messages, settings })
     }
 }
 
@@ -91,18 +80,11 @@ impl CompletionTurn {
         }
         let settings = validate(&mut body, LogprobStyle::Completion)?;
         if prompts.len().saturating_mul(settings.choices as usize) > MAX_CHOICES {
-            let message = format!(
-                "{} prompts times n = {} are over {MAX_CHOICES} answers",
-                prompts.len(),
-                settings.choices
-            );
+            let message =
+                format!("{} prompts times n = {} are over {MAX_CHOICES} answers", prompts.len(), settings.choices);
             return Err(ApiError::field("prompt", message));
         }
-        Ok(Self {
-            model,
-            prompts,
-            settings,
-        })
+        Ok(Self { model, prompts, settings })
     }
 }
 
@@ -111,10 +93,7 @@ fn required(param: &str) -> ApiError {
 }
 
 fn model(body: &mut Body) -> Result<String, ApiError> {
-    body.model
-        .take()
-        .filter(|name| !name.is_empty())
-        .ok_or_else(|| required("model"))
+    body.model.take().filter(|name| !name.is_empty()).ok_or_else(|| required("model"))
 }
 
 fn message((index, Object(raw)): (usize, Object<RawMessage>)) -> Result<Message, ApiError> {
@@ -127,23 +106,14 @@ fn message((index, Object(raw)): (usize, Object<RawMessage>)) -> Result<Message,
         Some(_) => {
             return Err(ApiError::field(
                 at("role"),
-                format!(
-                    "`{}` must be system, developer, user, assistant or tool",
-                    at("role")
-                ),
+                format!("`{}` must be system, developer, user, assistant or tool", at("role")),
             ));
         }
         None => return Err(required(&at("role"))),
     };
-    for (field, calls) in [
-        ("tool_calls", &raw.tool_calls),
-        ("function_call", &raw.function_call),
-    ] {
+    for (field, calls) in [("tool_calls", &raw.tool_calls), ("function_call", &raw.function_call)] {
         if calls.as_ref().is_some_and(|calls| !calls.is_empty()) {
-            return Err(ApiError::unsupported(
-                at(field),
-                "tool calls are not supported by this server",
-            ));
+            return Err(ApiError::unsupported(at(field), "tool calls are not supported by this server"));
         }
     }
     let content = match raw.content {
@@ -157,27 +127,19 @@ fn message((index, Object(raw)): (usize, Object<RawMessage>)) -> Result<Message,
 
 fn join(parts: Vec<Object<Part>>, at: &str) -> Result<String, ApiError> {
     if parts.is_empty() {
-        return Err(ApiError::field(
-            at,
-            format!("`{at}` must hold at least one part"),
-        ));
+        return Err(ApiError::field(at, format!("`{at}` must hold at least one part")));
     }
     let mut joined = String::new();
     for (index, Object(part)) in parts.into_iter().enumerate() {
         match part.kind.as_deref() {
             Some("text" | "input_text" | "output_text") => {
-                let text = part
-                    .text
-                    .ok_or_else(|| required(&format!("{at}[{index}].text")))?;
+                let text = part.text.ok_or_else(|| required(&format!("{at}[{index}].text")))?;
                 joined.push_str(&text);
             }
             Some(kind) => {
                 let shown: String = kind.chars().take(40).collect();
                 let message = format!("this model reads text only, not `{shown}` parts");
-                return Err(ApiError::unsupported(
-                    format!("{at}[{index}].type"),
-                    message,
-                ));
+                return Err(ApiError::unsupported(format!("{at}[{index}].type"), message));
             }
             None => return Err(required(&format!("{at}[{index}].type"))),
         }

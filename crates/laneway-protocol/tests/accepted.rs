@@ -1,8 +1,6 @@
 //! Bodies that are accepted, and what they mean.
 
-use laneway_protocol::{
-    ChatTurn, CompletionTurn, Delivery, Message, Prompt, Role, SamplingOptions,
-};
+use laneway_protocol::{ChatTurn, CompletionTurn, Delivery, Message, Prompt, Role, SamplingOptions};
 
 fn chat(members: &str) -> ChatTurn {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{members}}}"#);
@@ -18,13 +16,7 @@ fn completion(prompt: &str, members: &str) -> CompletionTurn {
 fn a_bare_chat_leaves_every_choice_to_the_server() {
     let turn = chat("");
     assert_eq!(turn.model, "m");
-    assert_eq!(
-        turn.messages,
-        [Message {
-            role: Role::User,
-            content: "hi".into()
-        }]
-    );
+    assert_eq!(turn.messages, [Message { role: Role::User, content: "hi".into() }]);
     assert_eq!(turn.settings.sampling, SamplingOptions::default());
     assert_eq!(turn.settings.max_tokens, None);
     assert_eq!(turn.settings.stop, [""; 0]);
@@ -56,12 +48,7 @@ fn every_parameter_arrives() {
     assert_eq!(settings.stop, ["a", "b"]);
     assert_eq!(settings.choices, 2);
     assert_eq!(settings.top_logprobs, Some(3));
-    assert_eq!(
-        settings.delivery,
-        Delivery::Stream {
-            include_usage: true
-        }
-    );
+    assert_eq!(settings.delivery, Delivery::Stream { include_usage: true });
 }
 
 #[test]
@@ -83,11 +70,9 @@ fn nulls_and_unknown_fields_change_nothing() {
         "response_format",
         "logit_bias",
     ];
-    let nulls: String = members
-        .iter()
-        .map(|name| format!(r#","{name}":null"#))
-        .collect();
-    let unknown = r#","user":"u-1","store":true,"metadata":{"a":"b"},"zzz":[[1,{"deep":null}]],"kv_transfer_params":{}"#;
+    let nulls: String = members.iter().map(|name| format!(r#","{name}":null"#)).collect();
+    let unknown =
+        r#","user":"u-1","store":true,"metadata":{"a":"b"},"zzz":[[1,{"deep":null}]],"kv_transfer_params":{}"#;
     assert_eq!(chat(&nulls), chat(""));
     assert_eq!(chat(unknown), chat(""));
 }
@@ -117,30 +102,13 @@ fn whole_floats_count_as_integers() {
 
 #[test]
 fn the_newer_token_limit_wins() {
-    assert_eq!(
-        chat(r#","max_tokens":10,"max_completion_tokens":20"#)
-            .settings
-            .max_tokens,
-        Some(20)
-    );
+    assert_eq!(chat(r#","max_tokens":10,"max_completion_tokens":20"#).settings.max_tokens, Some(20));
 }
 
 #[test]
 fn seeds_span_both_integer_types() {
-    assert_eq!(
-        chat(&format!(r#","seed":{}"#, i64::MIN))
-            .settings
-            .sampling
-            .seed,
-        Some(1 << 63)
-    );
-    assert_eq!(
-        chat(&format!(r#","seed":{}"#, u64::MAX))
-            .settings
-            .sampling
-            .seed,
-        Some(u64::MAX)
-    );
+    assert_eq!(chat(&format!(r#","seed":{}"#, i64::MIN)).settings.sampling.seed, Some(1 << 63));
+    assert_eq!(chat(&format!(r#","seed":{}"#, u64::MAX)).settings.sampling.seed, Some(u64::MAX));
 }
 
 #[test]
@@ -152,36 +120,17 @@ fn content_may_be_parts_or_absent_for_the_assistant() {
         {"role":"assistant"},
         {"role":"tool","content":"42","tool_call_id":"t"}]}"#;
     let turn = ChatTurn::from_json(body.as_bytes()).expect("valid");
-    let said: Vec<_> = turn
-        .messages
-        .iter()
-        .map(|m| (m.role.as_str(), m.content.as_str()))
-        .collect();
-    assert_eq!(
-        said,
-        [
-            ("system", "be brief"),
-            ("user", "ab"),
-            ("assistant", ""),
-            ("assistant", ""),
-            ("tool", "42")
-        ]
-    );
+    let said: Vec<_> = turn.messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
+    assert_eq!(said, [("system", "be brief"), ("user", "ab"), ("assistant", ""), ("assistant", ""), ("tool", "42")]);
 }
 
 #[test]
 fn prompts_come_as_text_or_ids_one_or_many() {
     for (prompt, expected) in [
         (r#""a""#, vec![Prompt::Text("a".into())]),
-        (
-            r#"["a","b"]"#,
-            vec![Prompt::Text("a".into()), Prompt::Text("b".into())],
-        ),
+        (r#"["a","b"]"#, vec![Prompt::Text("a".into()), Prompt::Text("b".into())]),
         ("[1,2,3]", vec![Prompt::Ids(vec![1, 2, 3])]),
-        (
-            "[[1],[2,3]]",
-            vec![Prompt::Ids(vec![1]), Prompt::Ids(vec![2, 3])],
-        ),
+        ("[[1],[2,3]]", vec![Prompt::Ids(vec![1]), Prompt::Ids(vec![2, 3])]),
     ] {
         assert_eq!(completion(prompt, "").prompts, expected, "{prompt}");
     }
@@ -189,17 +138,7 @@ fn prompts_come_as_text_or_ids_one_or_many() {
 
 #[test]
 fn a_completion_counts_its_rivals_in_logprobs() {
-    assert_eq!(
-        completion(r#""a""#, r#","logprobs":5"#)
-            .settings
-            .top_logprobs,
-        Some(5)
-    );
-    assert_eq!(
-        completion(r#""a""#, r#","logprobs":0"#)
-            .settings
-            .top_logprobs,
-        Some(0)
-    );
+    assert_eq!(completion(r#""a""#, r#","logprobs":5"#).settings.top_logprobs, Some(5));
+    assert_eq!(completion(r#""a""#, r#","logprobs":0"#).settings.top_logprobs, Some(0));
     assert_eq!(completion(r#""a""#, "").settings.top_logprobs, None);
 }

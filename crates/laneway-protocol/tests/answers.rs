@@ -28,18 +28,12 @@ fn a_model_list_serves_openai_and_system_one() {
 
 #[test]
 fn chat_logprobs_carry_exact_bytes_and_finite_numbers() {
-    insta::assert_json_snapshot!(ChatLogprobs {
-        content: vec![scored()],
-        refusal: None
-    });
+    insta::assert_json_snapshot!(ChatLogprobs { content: vec![scored()], refusal: None });
 }
 
 #[test]
 fn completion_logprobs_are_parallel_lists() {
-    let plain = TokenLogprob {
-        top_logprobs: Vec::new(),
-        ..scored()
-    };
+    let plain = TokenLogprob { top_logprobs: Vec::new(), ..scored() };
     insta::assert_json_snapshot!(CompletionLogprobs::new(&[scored(), plain], 3));
 }
 

@@ -10,21 +10,11 @@ fn refusal<T>(result: Result<T, ApiError>, body: &str) -> ApiError {
 }
 
 fn check_chat(body: &str, param: Option<&str>, says: &str) {
-    check(
-        refusal(ChatTurn::from_json(body.as_bytes()), body),
-        body,
-        param,
-        says,
-    );
+    check(refusal(ChatTurn::from_json(body.as_bytes()), body), body, param, says);
 }
 
 fn check_completion(body: &str, param: Option<&str>, says: &str) {
-    check(
-        refusal(CompletionTurn::from_json(body.as_bytes()), body),
-        body,
-        param,
-        says,
-    );
+    check(refusal(CompletionTurn::from_json(body.as_bytes()), body), body, param, says);
 }
 
 fn check(error: ApiError, body: &str, param: Option<&str>, says: &str) {
@@ -32,11 +22,7 @@ fn check(error: ApiError, body: &str, param: Option<&str>, says: &str) {
     assert_eq!(error.kind, "invalid_request_error", "{body}");
     assert_eq!(error.param.as_deref(), param, "{body}: {error}");
     assert!(error.message.contains(says), "{body}: {error}");
-    assert!(
-        error.message.len() < 400,
-        "{body}: message of {} bytes",
-        error.message.len()
-    );
+    assert!(error.message.len() < 400, "{body}: message of {} bytes", error.message.len());
 }
 
 /// A chat that is valid but for the given members.
@@ -77,10 +63,7 @@ fn deep_nesting_is_refused() {
     let error = refusal(ChatTurn::from_json(body.as_bytes()), "deep");
     assert_eq!(error.status, 400);
     let inside_known = chat_with(&format!(r#""tools":{}"#, "[".repeat(100_000)));
-    assert_eq!(
-        refusal(ChatTurn::from_json(inside_known.as_bytes()), "deep").status,
-        400
-    );
+    assert_eq!(refusal(ChatTurn::from_json(inside_known.as_bytes()), "deep").status, 400);
 }
 
 #[test]
@@ -98,10 +81,7 @@ fn wrong_types_name_the_field() {
         (r#""seed":"lucky""#, "seed"),
         (r#""stream":"yes""#, "stream"),
         (r#""stream_options":true"#, "stream_options"),
-        (
-            r#""stream_options":{"include_usage":1}"#,
-            "stream_options.include_usage",
-        ),
+        (r#""stream_options":{"include_usage":1}"#, "stream_options.include_usage"),
         (r#""n":[]"#, "n"),
         (r#""logprobs":3"#, "logprobs"),
         (r#""top_logprobs":"many""#, "top_logprobs"),
@@ -168,80 +148,28 @@ fn messages_must_hold_text_from_a_known_role() {
         (r#"["hi"]"#, "messages[0]", "an object"),
         (r#"[["user","hi"]]"#, "messages[0]", "an object"),
         (r#"[{"content":"hi"}]"#, "messages[0].role", "required"),
-        (
-            r#"[{"role":"wizard","content":"hi"}]"#,
-            "messages[0].role",
-            "must be",
-        ),
-        (
-            r#"[{"role":1,"content":"hi"}]"#,
-            "messages[0].role",
-            "string",
-        ),
+        (r#"[{"role":"wizard","content":"hi"}]"#, "messages[0].role", "must be"),
+        (r#"[{"role":1,"content":"hi"}]"#, "messages[0].role", "string"),
         (r#"[{"role":"user"}]"#, "messages[0].content", "required"),
-        (
-            r#"[{"role":"user","content":null}]"#,
-            "messages[0].content",
-            "required",
-        ),
-        (
-            r#"[{"role":"user","content":42}]"#,
-            "messages[0].content",
-            "list of text parts",
-        ),
-        (
-            r#"[{"role":"user","content":[]}]"#,
-            "messages[0].content",
-            "at least one",
-        ),
-        (
-            r#"[{"role":"user","content":["hi"]}]"#,
-            "messages[0].content[0]",
-            "an object",
-        ),
-        (
-            r#"[{"role":"user","content":[{"text":"hi"}]}]"#,
-            "messages[0].content[0].type",
-            "required",
-        ),
-        (
-            r#"[{"role":"user","content":[{"type":"text"}]}]"#,
-            "messages[0].content[0].text",
-            "required",
-        ),
+        (r#"[{"role":"user","content":null}]"#, "messages[0].content", "required"),
+        (r#"[{"role":"user","content":42}]"#, "messages[0].content", "list of text parts"),
+        (r#"[{"role":"user","content":[]}]"#, "messages[0].content", "at least one"),
+        (r#"[{"role":"user","content":["hi"]}]"#, "messages[0].content[0]", "an object"),
+        (r#"[{"role":"user","content":[{"text":"hi"}]}]"#, "messages[0].content[0].type", "required"),
+        (r#"[{"role":"user","content":[{"type":"text"}]}]"#, "messages[0].content[0].text", "required"),
         (
             r#"[{"role":"user","content":"hi"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:"}}]}]"#,
             "messages[1].content[1].type",
             "this model reads text only",
         ),
-        (
-            r#"[{"role":"user","content":[{"type":"input_audio"}]}]"#,
-            "messages[0].content[0].type",
-            "text only",
-        ),
-        (
-            r#"[{"role":"assistant","tool_calls":[{}]}]"#,
-            "messages[0].tool_calls",
-            "not supported",
-        ),
+        (r#"[{"role":"user","content":[{"type":"input_audio"}]}]"#, "messages[0].content[0].type", "text only"),
+        (r#"[{"role":"assistant","tool_calls":[{}]}]"#, "messages[0].tool_calls", "not supported"),
     ] {
-        check_chat(
-            &format!(r#"{{"model":"m","messages":{messages}}}"#),
-            Some(param),
-            says,
-        );
+        check_chat(&format!(r#"{{"model":"m","messages":{messages}}}"#), Some(param), says);
     }
     check_chat(r#"{"model":"m"}"#, Some("messages"), "required");
-    check_chat(
-        r#"{"messages":[{"role":"user","content":"hi"}]}"#,
-        Some("model"),
-        "required",
-    );
-    check_chat(
-        r#"{"model":"","messages":[{"role":"user","content":"hi"}]}"#,
-        Some("model"),
-        "required",
-    );
+    check_chat(r#"{"messages":[{"role":"user","content":"hi"}]}"#, Some("model"), "required");
+    check_chat(r#"{"model":"","messages":[{"role":"user","content":"hi"}]}"#, Some("model"), "required");
 }
 
 #[test]
@@ -251,11 +179,7 @@ fn endless_lists_are_refused_while_they_are_read() {
     check_chat(&body, Some("messages"), "more than 8192 elements");
     let parts = r#"{"type":"text","text":""},"#.repeat(1025);
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{parts}"#);
-    check_chat(
-        &body,
-        Some("messages[0].content"),
-        "more than 1024 elements",
-    );
+    check_chat(&body, Some("messages[0].content"), "more than 1024 elements");
 }
 
 #[test]
@@ -271,48 +195,23 @@ fn prompts_must_hold_something() {
         (r#"["a",7]"#, "mixed"),
         (r#"[7,[7]]"#, "mixed"),
     ] {
-        check_completion(
-            &format!(r#"{{"model":"m","prompt":{prompt}}}"#),
-            Some("prompt"),
-            says,
-        );
+        check_completion(&format!(r#"{{"model":"m","prompt":{prompt}}}"#), Some("prompt"), says);
     }
-    check_completion(
-        r#"{"model":"m","prompt":[1,-7]}"#,
-        Some("prompt[1]"),
-        "token id",
-    );
-    check_completion(
-        r#"{"model":"m","prompt":[4294967296]}"#,
-        Some("prompt[0]"),
-        "token id",
-    );
-    check_completion(
-        r#"{"model":"m","prompt":[[1.5]]}"#,
-        Some("prompt[0][0]"),
-        "",
-    );
+    check_completion(r#"{"model":"m","prompt":[1,-7]}"#, Some("prompt[1]"), "token id");
+    check_completion(r#"{"model":"m","prompt":[4294967296]}"#, Some("prompt[0]"), "token id");
+    check_completion(r#"{"model":"m","prompt":[[1.5]]}"#, Some("prompt[0][0]"), "");
 }
 
 #[test]
 fn what_would_change_the_answer_is_refused_by_name() {
     for (members, param) in [
         (r#""tools":[{"type":"function"}]"#, "tools"),
-        (
-            r#""tools":[{"type":"function"}],"tool_choice":"auto""#,
-            "tools",
-        ),
+        (r#""tools":[{"type":"function"}],"tool_choice":"auto""#, "tools"),
         (r#""tool_choice":"required""#, "tool_choice"),
         (r#""tool_choice":{"type":"function"}"#, "tool_choice"),
         (r#""functions":[{"name":"f"}]"#, "functions"),
-        (
-            r#""response_format":{"type":"json_object"}"#,
-            "response_format",
-        ),
-        (
-            r#""response_format":{"type":"json_schema","json_schema":{}}"#,
-            "response_format",
-        ),
+        (r#""response_format":{"type":"json_object"}"#, "response_format"),
+        (r#""response_format":{"type":"json_schema","json_schema":{}}"#, "response_format"),
         (r#""logit_bias":{"50256":-100}"#, "logit_bias"),
         (r#""modalities":["text","audio"]"#, "modalities"),
         (r#""audio":{"voice":"alloy"}"#, "audio"),
@@ -320,11 +219,9 @@ fn what_would_change_the_answer_is_refused_by_name() {
     ] {
         check_chat(&chat_with(members), Some(param), "not supported");
     }
-    for (members, param) in [
-        (r#""echo":true"#, "echo"),
-        (r#""suffix":"end""#, "suffix"),
-        (r#""best_of":5,"n":2"#, "best_of"),
-    ] {
+    for (members, param) in
+        [(r#""echo":true"#, "echo"), (r#""suffix":"end""#, "suffix"), (r#""best_of":5,"n":2"#, "best_of")]
+    {
         check_completion(&completion_with(members), Some(param), "not supported");
     }
 }
@@ -335,30 +232,21 @@ fn stop_strings_and_answers_are_bounded() {
     check_chat(&chat_with(&many), Some("stop"), "at most 16");
     let long = format!(r#""stop":"{}""#, "x".repeat(1025));
     check_chat(&chat_with(&long), Some("stop"), "1024 bytes");
-    let prompts = format!(
-        r#"{{"model":"m","n":8,"prompt":[{}"x"]}}"#,
-        r#""x","#.repeat(4)
-    );
+    let prompts = format!(r#"{{"model":"m","n":8,"prompt":[{}"x"]}}"#, r#""x","#.repeat(4));
     check_completion(&prompts, Some("prompt"), "over 32 answers");
 }
 
 #[test]
 fn an_error_never_quotes_a_huge_value() {
     let huge = "x".repeat(1 << 20);
-    check_chat(
-        &chat_with(&format!(r#""temperature":"{huge}""#)),
-        Some("temperature"),
-        "temperature",
-    );
+    check_chat(&chat_with(&format!(r#""temperature":"{huge}""#)), Some("temperature"), "temperature");
     check_chat(
         &format!(r#"{{"model":"m","messages":[{{"role":"{huge}","content":""}}]}}"#),
         Some("messages[0].role"),
         "must be",
     );
     check_chat(
-        &format!(
-            r#"{{"model":"m","messages":[{{"role":"user","content":[{{"type":"{huge}"}}]}}]}}"#
-        ),
+        &format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{{"type":"{huge}"}}]}}]}}"#),
         Some("messages[0].content[0].type"),
         "text only",
     );

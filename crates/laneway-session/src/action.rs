@@ -76,14 +76,9 @@ impl EngineCall {
     pub async fn execute<E: Engine>(self, engine: Option<&mut E>) -> Outcome {
         let absent = || EngineError::Lost("no engine is loaded".to_owned());
         match (self, engine) {
-            (
-                Self::Begin {
-                    lane,
-                    sampling,
-                    prompt,
-                },
-                Some(engine),
-            ) => Outcome::Begun(lane, engine.begin(lane, &sampling, &prompt)),
+            (Self::Begin { lane, sampling, prompt }, Some(engine)) => {
+                Outcome::Begun(lane, engine.begin(lane, &sampling, &prompt))
+            }
             (Self::Submit(plan), Some(engine)) => Outcome::Submitted(engine.submit(&plan)),
             (Self::Collect, Some(engine)) => Outcome::Collected(engine.collect().await),
             (Self::Begin { lane, .. }, None) => Outcome::Begun(lane, Err(absent())),

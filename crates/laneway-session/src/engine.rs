@@ -52,8 +52,7 @@ impl EngineLimits {
 
     /// Positions one turn can have at most: the context, or all pages if those are fewer.
     pub fn turn_positions(&self) -> usize {
-        self.context_length
-            .min(self.pages.saturating_mul(self.page_positions))
+        self.context_length.min(self.pages.saturating_mul(self.page_positions))
     }
 }
 
@@ -128,12 +127,7 @@ pub trait Engine {
     ///
     /// The lane may already hold K/V of a prefix of the prompt. A turn that was preempted begins
     /// again with the tokens it has generated appended to `prompt`.
-    fn begin(
-        &mut self,
-        lane: usize,
-        sampling: &Sampling,
-        prompt: &[u32],
-    ) -> Result<(), EngineError>;
+    fn begin(&mut self, lane: usize, sampling: &Sampling, prompt: &[u32]) -> Result<(), EngineError>;
 
     /// Enqueues a step; returns at once on a gpu, computes on the cpu. Steps take effect in this order.
     fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError>;

@@ -7,8 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    Decoded, Decoder, Engine, EngineError, EngineLimits, Sampled, Sampling, StepOutcome, StepPlan,
-    StopReason, Token,
+    Decoded, Decoder, Engine, EngineError, EngineLimits, Sampled, Sampling, StepOutcome, StepPlan, StopReason, Token,
 };
 
 /// Tokens a [`FakeEngine`] can sample: 0 to 63.
@@ -117,13 +116,10 @@ impl FakeEngine {
             poisoned |= poison == Some(token);
             let table = &plan.tables[row.lane];
             let position = row.position as usize;
-            let slot = self
-                .slot(table, position)
-                .ok_or_else(|| bad("position outside the table"))?;
+            let slot = self.slot(table, position).ok_or_else(|| bad("position outside the table"))?;
             self.kv[slot] = Some(token);
             if plan.samples.contains(&(index as u32)) {
-                let visible =
-                    (0..=position).map(|at| self.slot(table, at).and_then(|at| self.kv[at]));
+                let visible = (0..=position).map(|at| self.slot(table, at).and_then(|at| self.kv[at]));
                 let token = next_token(self.lanes[row.lane].seed, visible);
                 self.lanes[row.lane].sampled = token;
                 outcome.sampled.push(Sampled {
@@ -149,14 +145,9 @@ impl Engine for FakeEngine {
     fn begin(&mut self, lane: usize, sampling: &Sampling, _: &[u32]) -> Result<(), EngineError> {
         self.faults.check("begin")?;
         if self.in_flight.iter().any(|step| step.lanes.contains(&lane)) {
-            return Err(EngineError::Lost(format!(
-                "lane {lane} is in a submitted step"
-            )));
+            return Err(EngineError::Lost(format!("lane {lane} is in a submitted step")));
         }
-        self.lanes[lane] = FakeLane {
-            seed: sampling.seed,
-            sampled: VOCABULARY,
-        };
+        self.lanes[lane] = FakeLane { seed: sampling.seed, sampled: VOCABULARY };
         Ok(())
     }
 
@@ -174,10 +165,7 @@ impl Engine for FakeEngine {
     async fn collect(&mut self) -> Result<StepOutcome, EngineError> {
         let step = self.in_flight.pop_front();
         self.faults.check("collect")?;
-        step.map_or_else(
-            || Err(EngineError::Lost("nothing to collect".to_owned())),
-            |step| step.outcome,
-        )
+        step.map_or_else(|| Err(EngineError::Lost("nothing to collect".to_owned())), |step| step.outcome)
     }
 }
 
@@ -201,11 +189,7 @@ pub fn endless(seed: u64, prompt: &[u32], count: usize) -> Vec<u32> {
 
 /// The text a [`FakeDecoder`] makes of tokens.
 pub fn text(tokens: &[u32]) -> String {
-    tokens
-        .iter()
-        .filter(|token| **token != EOS)
-        .map(|token| format!("{token} "))
-        .collect()
+    tokens.iter().filter(|token| **token != EOS).map(|token| format!("{token} ")).collect()
 }
 
 /// Writes tokens as numbers; ends at [`EOS`] and at a stop token, which takes the place of a stop string.
@@ -224,16 +208,8 @@ impl Decoder for FakeDecoder {
             token if self.stop == Some(token) => Some(StopReason::StopString),
             _ => None,
         };
-        let text = if stop.is_some() {
-            String::new()
-        } else {
-            text(&[token])
-        };
-        Decoded {
-            text,
-            reasoning: false,
-            stop,
-        }
+        let text = if stop.is_some() { String::new() } else { text(&[token]) };
+        Decoded { text, reasoning: false, stop }
     }
 
     fn finish(&mut self) -> String {

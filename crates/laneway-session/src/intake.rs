@@ -43,25 +43,14 @@ pub struct Ticket {
 impl Intake {
     /// An open queue for `depth` waiting turns.
     pub fn new(depth: usize) -> Self {
-        Self {
-            metrics: Arc::default(),
-            depth,
-            open: Arc::new(AtomicBool::new(true)),
-        }
+        Self { metrics: Arc::default(), depth, open: Arc::new(AtomicBool::new(true)) }
     }
 
     /// Reserves a place for the turn, or counts it as rejected.
     pub fn admit(&self, mut turn: Turn) -> Result<Ticket, SubmitError> {
         let open = self.is_open();
-        if !self
-            .metrics
-            .enqueue(turn.source, if open { self.depth } else { 0 })
-        {
-            return Err(if open {
-                SubmitError::QueueFull { depth: self.depth }
-            } else {
-                SubmitError::Stopped
-            });
+        if !self.metrics.enqueue(turn.source, if open { self.depth } else { 0 }) {
+            return Err(if open { SubmitError::QueueFull { depth: self.depth } } else { SubmitError::Stopped });
         }
         let events = std::mem::replace(&mut turn.events, Box::new(|_: Event| {}));
         let outlet = Outlet::new(events, self.metrics.clone(), turn.source);
@@ -97,9 +86,6 @@ mod tests {
     /// S5
     #[test]
     fn the_default_depth_follows_the_lanes_within_bounds() {
-        assert_eq!(
-            [1, 4, 32, usize::MAX].map(default_queue_depth),
-            [16, 32, 256, 256]
-        );
+        assert_eq!([1, 4, 32, usize::MAX].map(default_queue_depth), [16, 32, 256, 256]);
     }
 }

@@ -78,14 +78,9 @@ impl Lanes {
         self.lanes[lane].active = true;
         self.high_water = self.high_water.max(lane + 1);
         for _ in 0..missing {
-            pages.push(
-                self.take_page()
-                    .expect("enough pages are free or reclaimable"),
-            );
+            pages.push(self.take_page().expect("enough pages are free or reclaimable"));
         }
-        self.lanes[lane]
-            .timeline
-            .extend_from_slice(&tokens[..cached]);
+        self.lanes[lane].timeline.extend_from_slice(&tokens[..cached]);
         self.lanes[lane].pages = pages;
         Some(Claim { lane, cached })
     }
@@ -104,12 +99,7 @@ impl Lanes {
     /// The lane's page table for its first `positions` positions.
     pub fn table(&self, lane: usize, positions: usize) -> Vec<u32> {
         let count = self.pages_for(positions);
-        self.lanes[lane]
-            .pages
-            .iter()
-            .take(count)
-            .map(Page::index)
-            .collect()
+        self.lanes[lane].pages.iter().take(count).map(Page::index).collect()
     }
 
     /// Records that K/V of `tokens` is written behind the lane's timeline.
@@ -137,19 +127,13 @@ impl Lanes {
     /// Ends the lane's turn and forgets everything it holds.
     pub fn clear(&mut self, lane: usize) {
         let cleared = std::mem::take(&mut self.lanes[lane]);
-        cleared
-            .pages
-            .into_iter()
-            .for_each(|page| self.pool.release(page));
+        cleared.pages.into_iter().for_each(|page| self.pool.release(page));
     }
 
     pub fn stats(&self) -> LaneStats {
         let used = &self.lanes[..self.high_water];
         let active = used.iter().filter(|lane| lane.active).count();
-        let free = used
-            .iter()
-            .filter(|lane| !lane.active && lane.timeline.is_empty())
-            .count();
+        let free = used.iter().filter(|lane| !lane.active && lane.timeline.is_empty()).count();
         LaneStats {
             active,
             idle: self.high_water - active - free,
@@ -192,12 +176,7 @@ impl Lanes {
         inactive.min_by_key(|&index| {
             let lane = &self.lanes[index];
             // A side request must not cost a conversation its state while another lane will do.
-            (
-                !lane.timeline.is_empty(),
-                from == Some(index),
-                lane.last_used,
-                index,
-            )
+            (!lane.timeline.is_empty(), from == Some(index), lane.last_used, index)
         })
     }
 
@@ -236,15 +215,11 @@ impl Lanes {
                 return Some(page);
             }
             let inactive = self.lanes.iter_mut().filter(|lane| !lane.active);
-            let oldest = inactive
-                .filter(|lane| !lane.pages.is_empty())
-                .min_by_key(|lane| lane.last_used)?;
+            let oldest = inactive.filter(|lane| !lane.pages.is_empty()).min_by_key(|lane| lane.last_used)?;
             if let Some(page) = oldest.pages.pop() {
                 self.pool.release(page);
             }
-            oldest
-                .timeline
-                .truncate(oldest.pages.len() * self.page_positions);
+            oldest.timeline.truncate(oldest.pages.len() * self.page_positions);
         }
     }
 }
@@ -254,14 +229,7 @@ mod tests {
     use super::*;
 
     fn lanes(lanes: usize, pages: usize) -> Lanes {
-        Lanes::new(&EngineLimits {
-            lanes,
-            pages,
-            page_positions: 4,
-            context_length: 64,
-            max_rows: 8,
-            depth: 1,
-        })
+        Lanes::new(&EngineLimits { lanes, pages, page_positions: 4, context_length: 64, max_rows: 8, depth: 1 })
     }
 
     /// Runs a turn that writes `tokens` and ends.
@@ -277,14 +245,8 @@ mod tests {
         let mut lanes = lanes(3, 30);
         turn(&mut lanes, &[1, 2, 3, 4, 5, 6]);
         turn(&mut lanes, &[9, 8, 7, 6, 5, 4]);
-        assert_eq!(
-            turn(&mut lanes, &[1, 2, 3, 4, 5, 6, 7]),
-            Claim { lane: 0, cached: 6 }
-        );
-        assert_eq!(
-            turn(&mut lanes, &[9, 8, 7, 6, 5, 4, 3]),
-            Claim { lane: 1, cached: 6 }
-        );
+        assert_eq!(turn(&mut lanes, &[1, 2, 3, 4, 5, 6, 7]), Claim { lane: 0, cached: 6 });
+        assert_eq!(turn(&mut lanes, &[9, 8, 7, 6, 5, 4, 3]), Claim { lane: 1, cached: 6 });
     }
 
     /// At least one prompt token is computed, so that there are logits to sample.
@@ -321,10 +283,7 @@ mod tests {
         assert_ne!(lanes.table(0, 9)[2], lanes.table(1, 9)[2]);
         lanes.park(0);
         // Six tokens agree, but the second page is shared with lane 1.
-        assert_eq!(
-            lanes.claim(&[1, 2, 3, 4, 5, 6, 60], 7),
-            Some(Claim { lane: 0, cached: 4 })
-        );
+        assert_eq!(lanes.claim(&[1, 2, 3, 4, 5, 6, 60], 7), Some(Claim { lane: 0, cached: 4 }));
         assert_eq!(lanes.table(0, 4), lanes.table(1, 4));
         assert_ne!(lanes.table(0, 8)[1], lanes.table(1, 8)[1]);
     }
@@ -338,10 +297,7 @@ mod tests {
         let before = lanes.stats();
         assert_eq!(lanes.claim(&[1, 2, 3, 4, 5, 6], 16), None);
         assert_eq!(lanes.stats(), before);
-        assert_eq!(
-            lanes.claim(&[1, 2, 3, 4, 5, 6], 8),
-            Some(Claim { lane: 0, cached: 5 })
-        );
+        assert_eq!(lanes.claim(&[1, 2, 3, 4, 5, 6], 8), Some(Claim { lane: 0, cached: 5 }));
     }
 
     #[test]
@@ -354,14 +310,7 @@ mod tests {
         assert_eq!(lanes.stats().pages_used, 6);
         assert!(lanes.grow(2, 12) && lanes.grow(2, 23));
         assert!(!lanes.grow(2, 24));
-        let expected = LaneStats {
-            active: 1,
-            idle: 0,
-            free: 2,
-            high_water: 3,
-            pages_used: 6,
-            pages_total: 6,
-        };
+        let expected = LaneStats { active: 1, idle: 0, free: 2, high_water: 3, pages_used: 6, pages_total: 6 };
         assert_eq!(lanes.stats(), expected);
     }
 

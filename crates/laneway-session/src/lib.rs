@@ -23,9 +23,7 @@ mod service;
 mod turn;
 
 pub use action::{Action, EngineCall, Outcome};
-pub use engine::{
-    Engine, EngineError, EngineLimits, InvalidLimits, Row, Sampled, StepOutcome, StepPlan, Token,
-};
+pub use engine::{Engine, EngineError, EngineLimits, InvalidLimits, Row, Sampled, StepOutcome, StepPlan, Token};
 pub use intake::{Intake, SubmitError, Ticket, default_queue_depth};
 pub use lanes::LaneStats;
 pub use metrics::{Counts, Metrics, ModelState, Snapshot, TurnRecord};
@@ -33,6 +31,5 @@ pub use pages::{Page, PagePool};
 pub use sampling::{InvalidSampling, Sampling, SamplingOptions};
 pub use service::{Loaded, Request, Service, ServiceConfig};
 pub use turn::{
-    Cancel, Decoded, Decoder, Event, Events, Finish, FinishReason, Source, StopReason,
-    TokenLogprob, Turn, TurnError,
+    Cancel, Decoded, Decoder, Event, Events, Finish, FinishReason, Source, StopReason, TokenLogprob, Turn, TurnError,
 };

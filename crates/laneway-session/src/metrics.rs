@@ -218,16 +218,8 @@ mod tests {
         assert!(metrics.enqueue(Source::Http, 2));
         metrics.reject(Source::Http);
         let snapshot = metrics.snapshot();
-        assert_eq!(
-            (snapshot.http.waiting(), snapshot.local_chat.running()),
-            (1, 1)
-        );
-        let total = Counts {
-            queued: 4,
-            started: 1,
-            rejected: 2,
-            ..Default::default()
-        };
+        assert_eq!((snapshot.http.waiting(), snapshot.local_chat.running()), (1, 1));
+        let total = Counts { queued: 4, started: 1, rejected: 2, ..Default::default() };
         assert_eq!(snapshot.total(), total);
     }
 

@@ -23,12 +23,7 @@ pub(crate) struct Outlet {
 impl Outlet {
     /// The outlet of a turn that was counted as queued.
     pub fn new(events: Box<dyn Events + Send>, metrics: Arc<Metrics>, source: Source) -> Self {
-        Self {
-            events,
-            metrics,
-            source,
-            stage: Stage::Waiting,
-        }
+        Self { events, metrics, source, stage: Stage::Waiting }
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -71,8 +66,7 @@ impl Drop for Outlet {
             Stage::Waiting => {
                 self.stage = Stage::Ended;
                 self.metrics.reject(self.source);
-                self.events
-                    .send(Event::Finished(Err(TurnError::ShuttingDown)));
+                self.events.send(Event::Finished(Err(TurnError::ShuttingDown)));
             }
             Stage::Started => {
                 let record = TurnRecord {
@@ -111,8 +105,7 @@ mod tests {
                 outlet.start();
             }
         }
-        let expected =
-            [TurnError::ShuttingDown, TurnError::Internal].map(|e| Event::Finished(Err(e)));
+        let expected = [TurnError::ShuttingDown, TurnError::Internal].map(|e| Event::Finished(Err(e)));
         assert_eq!(*told.lock().unwrap(), expected);
         let counts = metrics.snapshot().http;
         assert_eq!((counts.rejected, counts.failed), (1, 1));

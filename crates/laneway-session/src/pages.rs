@@ -24,10 +24,7 @@ impl PagePool {
     pub fn new(pages: usize) -> Self {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         // Low numbers are handed out first.
-        Self {
-            references: vec![0; pages as usize],
-            free: (0..pages).rev().collect(),
-        }
+        Self { references: vec![0; pages as usize], free: (0..pages).rev().collect() }
     }
 
     /// Pages in all.

@@ -3,9 +3,7 @@
 use crate::engine::Sampled;
 use crate::metrics::TurnRecord;
 use crate::outlet::Outlet;
-use crate::turn::{
-    Cancel, Decoder, Event, Finish, FinishReason, StopReason, TokenLogprob, Turn, TurnError,
-};
+use crate::turn::{Cancel, Decoder, Event, Finish, FinishReason, StopReason, TokenLogprob, Turn, TurnError};
 use crate::{Sampling, intake::Ticket};
 
 pub(crate) struct Run {
@@ -40,15 +38,7 @@ struct Clock {
 impl Run {
     pub fn new(now: u64, ticket: Ticket) -> Self {
         let (turn, outlet) = ticket.open();
-        let Turn {
-            prompt,
-            max_tokens,
-            sampling,
-            decoder,
-            cancel,
-            deadline_ms,
-            ..
-        } = turn;
+        let Turn { prompt, max_tokens, sampling, decoder, cancel, deadline_ms, .. } = turn;
         Self {
             outlet,
             decoder,
@@ -60,10 +50,7 @@ impl Run {
             deadline_at: deadline_ms.map(|ms| now.saturating_add(ms)),
             limit: 0,
             cached: 0,
-            clock: Clock {
-                submitted: now,
-                ..Clock::default()
-            },
+            clock: Clock { submitted: now, ..Clock::default() },
             baseline: (0, now),
             reasoning: false,
             unsent: Vec::new(),
@@ -88,9 +75,7 @@ impl Run {
         if self.cancel.is_cancelled() {
             return Some(TurnError::Cancelled);
         }
-        self.deadline_at
-            .is_some_and(|at| now >= at)
-            .then_some(TurnError::DeadlineExceeded)
+        self.deadline_at.is_some_and(|at| now >= at).then_some(TurnError::DeadlineExceeded)
     }
 
     /// Why the turn can never run under a limit of positions, if so.
@@ -105,10 +90,7 @@ impl Run {
     /// Positions to claim pages for when at most `new_tokens` of the tokens to come are provided for.
     pub fn reservation(&self, limit: usize, new_tokens: usize) -> usize {
         let left = self.budget(limit).saturating_sub(self.completion_tokens());
-        self.tokens
-            .len()
-            .saturating_add(left.min(new_tokens))
-            .min(limit)
+        self.tokens.len().saturating_add(left.min(new_tokens)).min(limit)
     }
 
     /// The turn got a lane that holds `cached` of its tokens.
@@ -147,11 +129,7 @@ impl Run {
             }
         });
         let tokens_per_s = generating.then_some(speed);
-        self.outlet.send(Event::Context {
-            used,
-            limit,
-            tokens_per_s,
-        });
+        self.outlet.send(Event::Context { used, limit, tokens_per_s });
     }
 
     /// Whether another token may be sampled while `pending` samples are not read back.
@@ -161,23 +139,14 @@ impl Run {
 
     /// Takes a sampled token; says why the answer ends, if it does.
     pub fn accept(&mut self, now: u64, sampled: Sampled) -> Option<FinishReason> {
-        let Sampled {
-            token,
-            logprob,
-            top,
-            ..
-        } = sampled;
+        let Sampled { token, logprob, top, .. } = sampled;
         self.clock.first_token.get_or_insert(now);
         self.tokens.push(token);
         self.outlet.metrics().update(|m| m.completion_tokens += 1);
         let decoded = self.decoder.token(token);
         self.reasoning = decoded.reasoning;
         if decoded.stop != Some(StopReason::Eos) {
-            self.unsent.push(TokenLogprob {
-                token,
-                logprob,
-                top,
-            });
+            self.unsent.push(TokenLogprob { token, logprob, top });
         }
         match decoded.stop {
             Some(StopReason::Eos) => self.flush(),
@@ -205,9 +174,7 @@ impl Run {
             completion_tokens: self.completion_tokens(),
             queue_ms: clock.started.unwrap_or(now).saturating_sub(clock.submitted),
             ttft_ms: first.map(|at| at.saturating_sub(clock.submitted)),
-            prefill_ms: clock
-                .admitted
-                .map_or(0, |at| first.unwrap_or(now).saturating_sub(at)),
+            prefill_ms: clock.admitted.map_or(0, |at| first.unwrap_or(now).saturating_sub(at)),
             decode_ms: first.map_or(0, |at| now.saturating_sub(at)),
         };
         let finish = result.map(|reason| Finish {
@@ -240,11 +207,7 @@ impl Run {
     fn chunk(&mut self, text: String, all: bool) {
         if !text.is_empty() || (all && !self.unsent.is_empty()) {
             let tokens = std::mem::take(&mut self.unsent);
-            self.outlet.send(Event::Chunk {
-                text,
-                reasoning: self.reasoning,
-                tokens,
-            });
+            self.outlet.send(Event::Chunk { text, reasoning: self.reasoning, tokens });
         }
     }
 }

@@ -64,45 +64,15 @@ impl Sampling {
     /// Checks every range.
     pub fn new(options: SamplingOptions) -> Result<Self, InvalidSampling> {
         let o = &options;
-        within(
-            "temperature",
-            o.temperature,
-            0.0..=f32::MAX,
-            "a finite number from 0",
-        )?;
+        within("temperature", o.temperature, 0.0..=f32::MAX, "a finite number from 0")?;
         within("top_p", o.top_p, 0.0..=1.0, "a number from 0 to 1")?;
         within("min_p", o.min_p, 0.0..=1.0, "a number from 0 to 1")?;
-        within(
-            "repetition_penalty",
-            o.repetition_penalty,
-            f32::MIN_POSITIVE..=f32::MAX,
-            "a finite number over 0",
-        )?;
-        within(
-            "presence_penalty",
-            o.presence_penalty,
-            -2.0..=2.0,
-            "a number from -2 to 2",
-        )?;
-        within(
-            "frequency_penalty",
-            o.frequency_penalty,
-            -2.0..=2.0,
-            "a number from -2 to 2",
-        )?;
-        within(
-            "top_logprobs",
-            f32::from(o.top_logprobs),
-            0.0..=20.0,
-            "a number from 0 to 20",
-        )?;
+        within("repetition_penalty", o.repetition_penalty, f32::MIN_POSITIVE..=f32::MAX, "a finite number over 0")?;
+        within("presence_penalty", o.presence_penalty, -2.0..=2.0, "a number from -2 to 2")?;
+        within("frequency_penalty", o.frequency_penalty, -2.0..=2.0, "a number from -2 to 2")?;
+        within("top_logprobs", f32::from(o.top_logprobs), 0.0..=20.0, "a number from 0 to 20")?;
         for &(_, bias) in &o.logit_bias {
-            within(
-                "logit_bias",
-                bias,
-                -100.0..=100.0,
-                "numbers from -100 to 100",
-            )?;
+            within("logit_bias", bias, -100.0..=100.0, "numbers from -100 to 100")?;
         }
         Ok(Self(options))
     }
@@ -125,11 +95,7 @@ fn within(
     if range.contains(&value) {
         return Ok(());
     }
-    Err(InvalidSampling {
-        field,
-        value: value.into(),
-        expected,
-    })
+    Err(InvalidSampling { field, value: value.into(), expected })
 }
 
 #[cfg(test)]
@@ -146,42 +112,21 @@ mod tests {
     fn values_out_of_range_are_refused_by_name() {
         assert_eq!(refused(|o| o.temperature = -0.1), Some("temperature"));
         assert_eq!(refused(|o| o.temperature = f32::NAN), Some("temperature"));
-        assert_eq!(
-            refused(|o| o.temperature = f32::INFINITY),
-            Some("temperature")
-        );
+        assert_eq!(refused(|o| o.temperature = f32::INFINITY), Some("temperature"));
         assert_eq!(refused(|o| o.top_p = 1.01), Some("top_p"));
         assert_eq!(refused(|o| o.min_p = -0.01), Some("min_p"));
-        assert_eq!(
-            refused(|o| o.repetition_penalty = 0.0),
-            Some("repetition_penalty")
-        );
-        assert_eq!(
-            refused(|o| o.presence_penalty = 2.5),
-            Some("presence_penalty")
-        );
-        assert_eq!(
-            refused(|o| o.frequency_penalty = -2.5),
-            Some("frequency_penalty")
-        );
+        assert_eq!(refused(|o| o.repetition_penalty = 0.0), Some("repetition_penalty"));
+        assert_eq!(refused(|o| o.presence_penalty = 2.5), Some("presence_penalty"));
+        assert_eq!(refused(|o| o.frequency_penalty = -2.5), Some("frequency_penalty"));
         assert_eq!(refused(|o| o.top_logprobs = 21), Some("top_logprobs"));
-        assert_eq!(
-            refused(|o| o.logit_bias = vec![(1, 0.0), (2, 101.0)]),
-            Some("logit_bias")
-        );
+        assert_eq!(refused(|o| o.logit_bias = vec![(1, 0.0), (2, 101.0)]), Some("logit_bias"));
     }
 
     #[test]
     fn bounds_are_accepted_and_readable() {
         assert_eq!(refused(|o| (o.temperature, o.top_p) = (0.0, 0.0)), None);
-        assert_eq!(
-            refused(|o| (o.top_logprobs, o.presence_penalty) = (20, -2.0)),
-            None
-        );
-        let sampling = Sampling::new(SamplingOptions {
-            seed: 7,
-            ..Default::default()
-        });
+        assert_eq!(refused(|o| (o.top_logprobs, o.presence_penalty) = (20, -2.0)), None);
+        let sampling = Sampling::new(SamplingOptions { seed: 7, ..Default::default() });
         assert_eq!(sampling.map(|s| s.seed), Ok(7));
     }
 }

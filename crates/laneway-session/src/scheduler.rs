@@ -55,11 +55,7 @@ struct Part {
 
 impl Scheduler {
     /// A scheduler that reserves pages for `reserved_tokens` new tokens of a turn at most.
-    pub fn new(
-        limits: EngineLimits,
-        reserved_tokens: usize,
-        metrics: Arc<Metrics>,
-    ) -> Result<Self, InvalidLimits> {
+    pub fn new(limits: EngineLimits, reserved_tokens: usize, metrics: Arc<Metrics>) -> Result<Self, InvalidLimits> {
         let limits = limits.validate()?;
         Ok(Self {
             lanes: Lanes::new(&limits),
@@ -148,10 +144,7 @@ impl Scheduler {
         if parts.is_empty() {
             return None;
         }
-        let mut plan = StepPlan {
-            tables: vec![Vec::new(); self.limits.lanes],
-            ..StepPlan::default()
-        };
+        let mut plan = StepPlan { tables: vec![Vec::new(); self.limits.lanes], ..StepPlan::default() };
         self.counter += 1;
         for part in &parts {
             let Some(active) = &mut self.active[part.lane] else {
@@ -161,16 +154,10 @@ impl Scheduler {
             active.planned = end;
             active.stepped = self.counter;
             plan.tables[part.lane] = self.lanes.table(part.lane, end);
-            plan.rows.extend((part.from..end).map(|position| {
-                Row {
-                    token: active
-                        .run
-                        .tokens
-                        .get(position)
-                        .map_or(Token::Sampled, |t| Token::Known(*t)),
-                    position: position as u32,
-                    lane: part.lane,
-                }
+            plan.rows.extend((part.from..end).map(|position| Row {
+                token: active.run.tokens.get(position).map_or(Token::Sampled, |t| Token::Known(*t)),
+                position: position as u32,
+                lane: part.lane,
             }));
             if part.sampled {
                 plan.samples.push(plan.rows.len() as u32 - 1);
@@ -206,9 +193,7 @@ impl Scheduler {
             Err(error) => error.to_string(),
         };
         // Later steps of these lanes were built on this one.
-        step.parts
-            .iter()
-            .for_each(|part| self.invalidate(part.lane));
+        step.parts.iter().for_each(|part| self.invalidate(part.lane));
         self.fail_step(now, step, &reason);
     }
 
@@ -270,16 +255,13 @@ impl Scheduler {
             return;
         };
         self.invalidate(lane);
-        self.closing
-            .push((lane, !matches!(result, Err(TurnError::Engine(_)))));
+        self.closing.push((lane, !matches!(result, Err(TurnError::Engine(_)))));
         active.run.finish(now, result);
     }
 
     fn invalidate(&mut self, lane: usize) {
         let parts = self.in_flight.iter_mut().flat_map(|step| &mut step.parts);
-        parts
-            .filter(|part| part.lane == lane)
-            .for_each(|part| part.valid = false);
+        parts.filter(|part| part.lane == lane).for_each(|part| part.valid = false);
     }
 
     /// Frees lanes of ended turns that no submitted step touches any more.
@@ -304,11 +286,7 @@ impl Scheduler {
 
 impl Step {
     fn fits(&self, outcome: &StepOutcome) -> bool {
-        let lanes = self
-            .parts
-            .iter()
-            .filter(|part| part.sampled)
-            .map(|part| part.lane);
+        let lanes = self.parts.iter().filter(|part| part.sampled).map(|part| part.lane);
         lanes.eq(outcome.sampled.iter().map(|sampled| sampled.lane))
     }
 }

@@ -25,11 +25,7 @@ pub struct ServiceConfig {
 
 impl Default for ServiceConfig {
     fn default() -> Self {
-        Self {
-            queue_depth: crate::default_queue_depth(1),
-            idle_timeout_ms: 15 * 60 * 1000,
-            reserved_tokens: 512,
-        }
+        Self { queue_depth: crate::default_queue_depth(1), idle_timeout_ms: 15 * 60 * 1000, reserved_tokens: 512 }
     }
 }
 
@@ -111,11 +107,7 @@ impl<K: PartialEq + Clone> Service<K> {
 
     /// Whether nothing waits, runs or loads.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty()
-            && self
-                .model
-                .as_ref()
-                .is_none_or(|m| m.scheduler.running() == 0)
+        self.queue.is_empty() && self.model.as_ref().is_none_or(|m| m.scheduler.running() == 0)
     }
 
     /// Queues a turn, or refuses it at once.
@@ -128,27 +120,18 @@ impl<K: PartialEq + Clone> Service<K> {
     /// Queues a turn whose place was reserved; one that can never fit the loaded model ends at once.
     pub fn enqueue(&mut self, now: u64, request: Request<K>, ticket: Ticket) {
         let mut run = Run::new(now, ticket);
-        let model = self
-            .model
-            .as_ref()
-            .filter(|model| model.settings == request.settings);
+        let model = self.model.as_ref().filter(|model| model.settings == request.settings);
         if let Some(error) = model.and_then(|model| run.refused(model.scheduler.limit())) {
             run.finish(now, Err(error));
             return;
         }
-        self.queue.push_back(Command {
-            request,
-            job: Job::Turn(Box::new(run)),
-        });
+        self.queue.push_back(Command { request, job: Job::Turn(Box::new(run)) });
     }
 
     /// Queues loading of a model without a turn.
     pub fn preload(&mut self, request: Request<K>, loaded: Loaded) {
         if self.intake.is_open() {
-            self.queue.push_back(Command {
-                request,
-                job: Job::Preload(loaded),
-            });
+            self.queue.push_back(Command { request, job: Job::Preload(loaded) });
         } else {
             loaded(Err(TurnError::ShuttingDown.to_string()));
         }
@@ -188,11 +171,9 @@ impl<K: PartialEq + Clone> Service<K> {
         match outcome {
             Outcome::Loaded(result) => self.loaded(now, result),
             Outcome::Unloaded => self.drop_engine = false,
-            Outcome::Begun(lane, result) => {
-                self.on_engine(now, result, |scheduler, now, result| {
-                    scheduler.begun(now, lane, result);
-                })
-            }
+            Outcome::Begun(lane, result) => self.on_engine(now, result, |scheduler, now, result| {
+                scheduler.begun(now, lane, result);
+            }),
             Outcome::Submitted(result) => self.on_engine(now, result, |scheduler, now, result| {
                 if let Err(error) = result {
                     scheduler.refused(now, error);
@@ -208,8 +189,7 @@ impl<K: PartialEq + Clone> Service<K> {
     pub fn reset(&mut self, now: u64) {
         self.drop_engine = false;
         if self.loading_since.take().is_some() {
-            self.metrics
-                .update(|m| (m.load_failed, m.model) = (m.load_failed + 1, ModelState::Failed));
+            self.metrics.update(|m| (m.load_failed, m.model) = (m.load_failed + 1, ModelState::Failed));
             self.fail_front(now, TurnError::Internal);
         }
         self.fail_model(now, &TurnError::Internal);
@@ -241,11 +221,7 @@ impl<K: PartialEq + Clone> Service<K> {
             && front.request.settings == model.settings
         {
             let front = self.queue.pop_front();
-            if let Some(Command {
-                job: Job::Preload(loaded),
-                request,
-            }) = front
-            {
+            if let Some(Command { job: Job::Preload(loaded), request }) = front {
                 self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
                 loaded(Ok(()));
             }
@@ -259,11 +235,7 @@ impl<K: PartialEq + Clone> Service<K> {
             if self.queue.front()?.request.settings != model.settings {
                 return None;
             }
-            let Command {
-                request,
-                job: Job::Turn(mut run),
-            } = self.queue.pop_front()?
-            else {
+            let Command { request, job: Job::Turn(mut run) } = self.queue.pop_front()? else {
                 return None;
             };
             if let Some(error) = run.refused(model.scheduler.limit()) {
@@ -277,17 +249,10 @@ impl<K: PartialEq + Clone> Service<K> {
                     self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
                     let run = model.scheduler.run(lane)?;
                     let (sampling, prompt) = (run.sampling.clone(), run.tokens.clone());
-                    return Some(Action::Engine(EngineCall::Begin {
-                        lane,
-                        sampling,
-                        prompt,
-                    }));
+                    return Some(Action::Engine(EngineCall::Begin { lane, sampling, prompt }));
                 }
                 Err(run) => {
-                    self.queue.push_front(Command {
-                        request,
-                        job: Job::Turn(run),
-                    });
+                    self.queue.push_front(Command { request, job: Job::Turn(run) });
                     return None;
                 }
             }
@@ -301,14 +266,8 @@ impl<K: PartialEq + Clone> Service<K> {
         let scheduler = &mut model.scheduler;
         let step = scheduler.plan();
         for run in scheduler.take_preempted() {
-            let request = Request {
-                settings: model.settings.clone(),
-                idle_timeout_ms: None,
-            };
-            self.queue.push_front(Command {
-                request,
-                job: Job::Turn(Box::new(run)),
-            });
+            let request = Request { settings: model.settings.clone(), idle_timeout_ms: None };
+            self.queue.push_front(Command { request, job: Job::Turn(Box::new(run)) });
         }
         if let Some(plan) = step {
             return Action::Engine(EngineCall::Submit(plan));
@@ -322,9 +281,7 @@ impl<K: PartialEq + Clone> Service<K> {
             self.unload(ModelState::Unloaded);
             return Action::Unload;
         }
-        Action::Wait {
-            until: Some(idle_at),
-        }
+        Action::Wait { until: Some(idle_at) }
     }
 
     fn load_or_stop(&mut self, now: u64) -> Action<K> {
@@ -334,13 +291,9 @@ impl<K: PartialEq + Clone> Service<K> {
                 false => Action::Stop,
             };
         };
-        self.idle_timeout_ms = front
-            .request
-            .idle_timeout_ms
-            .unwrap_or(self.idle_timeout_ms);
+        self.idle_timeout_ms = front.request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
         self.loading_since = Some(now);
-        self.metrics
-            .update(|m| (m.loading, m.model) = (m.loading + 1, ModelState::Loading));
+        self.metrics.update(|m| (m.loading, m.model) = (m.loading + 1, ModelState::Loading));
         let cancel = match &mut front.job {
             Job::Turn(run) => {
                 run.start(now);
@@ -349,10 +302,7 @@ impl<K: PartialEq + Clone> Service<K> {
             }
             Job::Preload(_) => Cancel::new(),
         };
-        Action::Load {
-            settings: front.request.settings.clone(),
-            cancel,
-        }
+        Action::Load { settings: front.request.settings.clone(), cancel }
     }
 
     fn loaded(&mut self, now: u64, result: Result<EngineLimits, String>) {
@@ -367,10 +317,7 @@ impl<K: PartialEq + Clone> Service<K> {
         match (scheduler, self.queue.front()) {
             (Ok(scheduler), Some(front)) => {
                 let limit = scheduler.limit();
-                self.model = Some(Model {
-                    settings: front.request.settings.clone(),
-                    scheduler,
-                });
+                self.model = Some(Model { settings: front.request.settings.clone(), scheduler });
                 self.metrics.update(|m| {
                     m.loaded += 1;
                     m.model = ModelState::Loaded;
@@ -380,11 +327,8 @@ impl<K: PartialEq + Clone> Service<K> {
             }
             (scheduler, _) => {
                 self.drop_engine = true;
-                self.metrics
-                    .update(|m| (m.load_failed, m.model) = (m.load_failed + 1, ModelState::Failed));
-                let message = scheduler
-                    .err()
-                    .unwrap_or_else(|| TurnError::ShuttingDown.to_string());
+                self.metrics.update(|m| (m.load_failed, m.model) = (m.load_failed + 1, ModelState::Failed));
+                let message = scheduler.err().unwrap_or_else(|| TurnError::ShuttingDown.to_string());
                 self.fail_front(now, TurnError::Load(message));
             }
         }
@@ -438,8 +382,7 @@ impl<K: PartialEq + Clone> Service<K> {
         if let Some(mut model) = self.unload(ModelState::Failed) {
             model.scheduler.fail_all(now, error);
         }
-        self.metrics
-            .update(|m| m.lanes = crate::LaneStats::default());
+        self.metrics.update(|m| m.lanes = crate::LaneStats::default());
     }
 
     fn unload(&mut self, state: ModelState) -> Option<Model<K>> {

@@ -11,14 +11,7 @@ const CASES: u32 = 160;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Submit {
-        settings: u32,
-        family: u32,
-        length: usize,
-        max_tokens: usize,
-        seed: u64,
-        deadline_ms: Option<u64>,
-    },
+    Submit { settings: u32, family: u32, length: usize, max_tokens: usize, seed: u64, deadline_ms: Option<u64> },
     Cancel(prop::sample::Index),
     Step(usize),
     Fail(&'static str, Fault),
@@ -28,12 +21,7 @@ enum Operation {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let fault = prop_oneof![
-        Just(Fault::Step),
-        Just(Fault::Step),
-        Just(Fault::Lost),
-        Just(Fault::Panic)
-    ];
+    let fault = prop_oneof![Just(Fault::Step), Just(Fault::Step), Just(Fault::Lost), Just(Fault::Panic)];
     let call = prop_oneof![Just("begin"), Just("submit"), Just("collect")];
     let deadline = prop_oneof![4 => Just(None), 1 => (1_u64..60).prop_map(Some)];
     let settings = prop_oneof![9 => Just(1_u32), 1 => Just(2)];
@@ -62,32 +50,15 @@ struct Sent {
 /// Prompts of a family share their beginning and differ in the tail.
 fn prompt(family: u32, length: usize) -> Vec<u32> {
     let length = length as u32;
-    (0..length)
-        .map(|n| {
-            if n < length / 2 + 3 {
-                family * 10 + n % 7
-            } else {
-                n * length % 59
-            }
-        })
-        .collect()
+    (0..length).map(|n| if n < length / 2 + 3 { family * 10 + n % 7 } else { n * length % 59 }).collect()
 }
 
 fn check(lab: &Lab, sent: &[Sent]) -> Result<(), TestCaseError> {
     let snapshot = lab.snapshot();
     let total = snapshot.total();
-    prop_assert_eq!(
-        total.queued,
-        total.started + total.waiting() + total.rejected
-    );
-    prop_assert_eq!(
-        total.started,
-        total.finished + total.failed + total.running()
-    );
-    let ended = sent
-        .iter()
-        .filter(|sent| sent.told.finished().is_some())
-        .count() as u64;
+    prop_assert_eq!(total.queued, total.started + total.waiting() + total.rejected);
+    prop_assert_eq!(total.started, total.finished + total.failed + total.running());
+    let ended = sent.iter().filter(|sent| sent.told.finished().is_some()).count() as u64;
     prop_assert_eq!(ended, total.finished + total.failed);
     let lanes = snapshot.lanes;
     prop_assert_eq!(lanes.high_water, lanes.active + lanes.idle + lanes.free);
@@ -99,18 +70,9 @@ fn check(lab: &Lab, sent: &[Sent]) -> Result<(), TestCaseError> {
 }
 
 fn check_answers(sent: &[Sent]) -> Result<(), TestCaseError> {
-    for Sent {
-        told,
-        prompt,
-        seed,
-        max_tokens,
-    } in sent
-    {
+    for Sent { told, prompt, seed, max_tokens } in sent {
         let events = told.events();
-        let finished = events
-            .iter()
-            .filter(|event| matches!(event, Event::Finished(_)))
-            .count();
+        let finished = events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
         prop_assert_eq!(finished, 1);
         prop_assert!(matches!(events.last(), Some(Event::Finished(_))));
         let loading = events.iter().position(|event| *event == Event::Loading);

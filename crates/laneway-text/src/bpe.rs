@@ -16,17 +16,14 @@ impl MergeTable {
         let mut pairs = HashMap::with_capacity(merges.len());
         let mut joined = String::new();
         for (rank, merge) in (0..u32::MAX).zip(merges) {
-            let (left, right) = split_merge(merge).ok_or_else(|| {
-                TextError::InvalidVocabulary(format!("merge {rank} (`{merge}`) is not a pair"))
-            })?;
+            let (left, right) = split_merge(merge)
+                .ok_or_else(|| TextError::InvalidVocabulary(format!("merge {rank} (`{merge}`) is not a pair")))?;
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
             let ids = (vocabulary.id(left), vocabulary.id(right));
             if let ((Some(left), Some(right)), Some(id)) = (ids, vocabulary.mergeable_id(&joined)) {
-                pairs
-                    .entry((left, right))
-                    .or_insert(Join { priority: rank, id });
+                pairs.entry((left, right)).or_insert(Join { priority: rank, id });
             }
         }
         Ok(Self(pairs))
@@ -63,36 +60,17 @@ impl ByteLevelBpe {
         for (byte, id) in (0..=u8::MAX).zip(byte_ids.iter_mut()) {
             *id = vocabulary.id(char_of_byte(byte).encode_utf8(&mut [0; 4]));
         }
-        Ok(Self {
-            merges: MergeTable::new(merges, vocabulary)?,
-            words: PreTokenizer::new(pre)?,
-            byte_ids,
-            unknown,
-        })
+        Ok(Self { merges: MergeTable::new(merges, vocabulary)?, words: PreTokenizer::new(pre)?, byte_ids, unknown })
     }
 
     /// Appends the ids of `text`; bytes without a token become the unknown token or are dropped.
-    pub(crate) fn encode(
-        &self,
-        text: &str,
-        vocabulary: &Vocabulary,
-        merger: &mut Merger,
-        ids: &mut Vec<u32>,
-    ) {
+    pub(crate) fn encode(&self, text: &str, vocabulary: &Vocabulary, merger: &mut Merger, ids: &mut Vec<u32>) {
         for piece in bounded_pieces(text) {
-            self.words.words(piece, |word| {
-                self.encode_word(word, vocabulary, merger, ids)
-            });
+            self.words.words(piece, |word| self.encode_word(word, vocabulary, merger, ids));
         }
     }
 
-    fn encode_word(
-        &self,
-        word: &str,
-        vocabulary: &Vocabulary,
-        merger: &mut Merger,
-        ids: &mut Vec<u32>,
-    ) {
+    fn encode_word(&self, word: &str, vocabulary: &Vocabulary, merger: &mut Merger, ids: &mut Vec<u32>) {
         if self.words.takes_whole_words {
             let written: String = word.bytes().map(char_of_byte).collect();
             if let Some(id) = vocabulary.mergeable_id(&written) {
@@ -103,10 +81,7 @@ impl ByteLevelBpe {
         for byte in word.bytes() {
             merger.push(self.byte_ids[usize::from(byte)], 1);
         }
-        merger.run(
-            |a, b| self.merges.join(a, b),
-            |s| ids.extend(s.id.or(self.unknown)),
-        );
+        merger.run(|a, b| self.merges.join(a, b), |s| ids.extend(s.id.or(self.unknown)));
     }
 }
 
@@ -118,26 +93,12 @@ pub(crate) struct CharacterBpe {
 }
 
 impl CharacterBpe {
-    pub(crate) fn new(
-        merges: &[String],
-        unknown: Option<u32>,
-        vocabulary: &Vocabulary,
-    ) -> Result<Self, TextError> {
-        Ok(Self {
-            merges: MergeTable::new(merges, vocabulary)?,
-            byte_ids: vocabulary.byte_ids(),
-            unknown,
-        })
+    pub(crate) fn new(merges: &[String], unknown: Option<u32>, vocabulary: &Vocabulary) -> Result<Self, TextError> {
+        Ok(Self { merges: MergeTable::new(merges, vocabulary)?, byte_ids: vocabulary.byte_ids(), unknown })
     }
 
     /// Appends the ids of `text`, in which spaces have already become `▁`.
-    pub(crate) fn encode(
-        &self,
-        text: &str,
-        vocabulary: &Vocabulary,
-        merger: &mut Merger,
-        ids: &mut Vec<u32>,
-    ) {
+    pub(crate) fn encode(&self, text: &str, vocabulary: &Vocabulary, merger: &mut Merger, ids: &mut Vec<u32>) {
         for run in bounded_pieces(text).flat_map(line_break_runs) {
             match vocabulary.mergeable_id(run) {
                 Some(id) if run.starts_with('\n') => ids.push(id),
@@ -146,28 +107,17 @@ impl CharacterBpe {
         }
     }
 
-    fn encode_run(
-        &self,
-        run: &str,
-        vocabulary: &Vocabulary,
-        merger: &mut Merger,
-        ids: &mut Vec<u32>,
-    ) {
+    fn encode_run(&self, run: &str, vocabulary: &Vocabulary, merger: &mut Merger, ids: &mut Vec<u32>) {
         merger.clear();
         let mut buffer = [0; 4];
         for character in run.chars() {
             let character = character.encode_utf8(&mut buffer);
             match vocabulary.mergeable_id(character) {
                 Some(id) => merger.push(Some(id), character.len() as u32),
-                None => character
-                    .bytes()
-                    .for_each(|byte| merger.push(self.byte_ids[usize::from(byte)], 1)),
+                None => character.bytes().for_each(|byte| merger.push(self.byte_ids[usize::from(byte)], 1)),
             }
         }
-        merger.run(
-            |a, b| self.merges.join(a, b),
-            |s| ids.extend(s.id.or(self.unknown)),
-        );
+        merger.run(|a, b| self.merges.join(a, b), |s| ids.extend(s.id.or(self.unknown)));
     }
 }
 
@@ -245,9 +195,7 @@ mod tests {
 
     #[test]
     fn character_bpe_merges_by_rank_and_falls_back_to_bytes() {
-        let tokens = [
-            "a", "b", "c", "bc", "ab", "\n", "\n\n", "<0xC3>", "<0xA9>", "<unk>",
-        ];
+        let tokens = ["a", "b", "c", "bc", "ab", "\n", "\n\n", "<0xC3>", "<0xA9>", "<unk>"];
         let vocabulary = Vocabulary::new(strings(&tokens), None).unwrap();
         let merges = strings(&["b c", "a b", "\n \n", "x y"]);
         let bpe = CharacterBpe::new(&merges, Some(9), &vocabulary).unwrap();

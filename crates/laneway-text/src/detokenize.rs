@@ -15,20 +15,12 @@ pub struct Detokenizer {
 impl Detokenizer {
     /// A detokenizer for a text of its own, such as an answer.
     pub fn new(skip_special: bool) -> Self {
-        Self {
-            skip_special,
-            started: false,
-            pending: Vec::new(),
-        }
+        Self { skip_special, started: false, pending: Vec::new() }
     }
 
     /// A detokenizer for text that goes on after a prompt: it keeps a leading space.
     pub fn continuing(skip_special: bool) -> Self {
-        Self {
-            skip_special,
-            started: true,
-            pending: Vec::new(),
-        }
+        Self { skip_special, started: true, pending: Vec::new() }
     }
 
     /// The text that `id` completes, if any.
@@ -58,10 +50,7 @@ impl Detokenizer {
 
 /// Trailing bytes that later bytes may complete to a character.
 fn unfinished_bytes(bytes: &[u8]) -> usize {
-    let tail = bytes
-        .utf8_chunks()
-        .last()
-        .map_or(&[][..], |chunk| chunk.invalid());
+    let tail = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     match std::str::from_utf8(tail) {
         Err(error) if error.error_len().is_none() => tail.len(),
         _ => 0,
@@ -93,20 +82,15 @@ mod tests {
 
     fn streamed(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
         let mut detokenizer = Detokenizer::new(skip_special);
-        let mut out: Vec<_> = ids
-            .iter()
-            .map(|&id| detokenizer.push(tokenizer, id))
-            .collect();
+        let mut out: Vec<_> = ids.iter().map(|&id| detokenizer.push(tokenizer, id)).collect();
         out.push(detokenizer.finish());
         out.into_iter().flatten().collect()
     }
 
     /// Ids that often form whole and broken characters, and some outside the vocabulary.
     fn ids() -> impl Strategy<Value = Vec<u32>> {
-        let id = prop_oneof![
-            0u32..262,
-            prop::sample::select(vec![0xF0, 0x9F, 0x99, 0x82, 0xE2, 0x80, 0xC3, 0xA9, 32]),
-        ];
+        let id =
+            prop_oneof![0u32..262, prop::sample::select(vec![0xF0, 0x9F, 0x99, 0x82, 0xE2, 0x80, 0xC3, 0xA9, 32]),];
         prop::collection::vec(id, 0..24)
     }
 
@@ -123,13 +107,7 @@ mod tests {
         let tokenizer = byte_tokenizer(false);
         let mut detokenizer = Detokenizer::new(true);
         let pushed = [0xF0, 0x9F, 0x99, 0x82, 0x61].map(|id| detokenizer.push(&tokenizer, id));
-        let expected = [
-            None,
-            None,
-            None,
-            Some("🙂".to_owned()),
-            Some("a".to_owned()),
-        ];
+        let expected = [None, None, None, Some("🙂".to_owned()), Some("a".to_owned())];
         assert_eq!(pushed, expected);
         assert_eq!(detokenizer.finish(), None);
     }
@@ -137,24 +115,13 @@ mod tests {
     #[test]
     fn broken_characters_become_replacement_characters() {
         let tokenizer = byte_tokenizer(false);
-        assert_eq!(
-            streamed(&tokenizer, &[0xF0, 0x9F, 0x61, 0xFF, 0xE2], true),
-            "\u{FFFD}a\u{FFFD}\u{FFFD}"
-        );
+        assert_eq!(streamed(&tokenizer, &[0xF0, 0x9F, 0x61, 0xFF, 0xE2], true), "\u{FFFD}a\u{FFFD}\u{FFFD}");
     }
 
     #[test]
     fn only_a_text_of_its_own_loses_the_prefix_space() {
         let tokenizer = byte_tokenizer(true);
-        assert_eq!(
-            Detokenizer::new(true).push(&tokenizer, 257).as_deref(),
-            Some("日本")
-        );
-        assert_eq!(
-            Detokenizer::continuing(true)
-                .push(&tokenizer, 257)
-                .as_deref(),
-            Some(" 日本")
-        );
+        assert_eq!(Detokenizer::new(true).push(&tokenizer, 257).as_deref(), Some("日本"));
+        assert_eq!(Detokenizer::continuing(true).push(&tokenizer, 257).as_deref(), Some(" 日本"));
     }
 }

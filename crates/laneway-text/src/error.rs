@@ -6,10 +6,7 @@ pub enum TextError {
     UnsupportedModel(String),
     /// `tokenizer.ggml.pre` names a pre-tokenizer this crate does not have.
     #[error("pre-tokenizer `{name}` is not supported (supported: {supported})")]
-    UnsupportedPreTokenizer {
-        name: String,
-        supported: &'static str,
-    },
+    UnsupportedPreTokenizer { name: String, supported: &'static str },
     /// The vocabulary, scores, merges or special ids contradict each other.
     #[error("invalid vocabulary: {0}")]
     InvalidVocabulary(String),

@@ -6,14 +6,8 @@ const GEMMA4: &str = include_str!("templates/gemma4.jinja");
 
 /// The built-in template whose turn marker is a token of the vocabulary.
 pub(crate) fn template(tokenizer: &Tokenizer) -> Option<&'static str> {
-    let markers = [
-        ("<|turn>", GEMMA4),
-        ("<|im_start|>", CHATML),
-        ("<start_of_turn>", GEMMA),
-    ];
-    markers
-        .into_iter()
-        .find_map(|(marker, template)| tokenizer.token_id(marker).map(|_| template))
+    let markers = [("<|turn>", GEMMA4), ("<|im_start|>", CHATML), ("<start_of_turn>", GEMMA)];
+    markers.into_iter().find_map(|(marker, template)| tokenizer.token_id(marker).map(|_| template))
 }
 
 #[cfg(test)]
@@ -25,34 +19,18 @@ mod tests {
 
     fn template_for(marker: &str) -> Result<ChatTemplate, TextError> {
         let tokens = ["<bos>", marker].map(String::from).to_vec();
-        let source = TokenizerSource {
-            model: "gemma4".into(),
-            tokens,
-            bos: Some(0),
-            ..Default::default()
-        };
+        let source = TokenizerSource { model: "gemma4".into(), tokens, bos: Some(0), ..Default::default() };
         ChatTemplate::of_tokenizer(&Tokenizer::new(source)?)
     }
 
-    fn check(
-        marker: &str,
-        messages: &[(&str, &str)],
-        variables: serde_json::Value,
-        expected: &str,
-    ) {
-        let messages: Vec<_> = messages
-            .iter()
-            .map(|(r, c)| ChatMessage::new(*r, *c))
-            .collect();
+    fn check(marker: &str, messages: &[(&str, &str)], variables: serde_json::Value, expected: &str) {
+        let messages: Vec<_> = messages.iter().map(|(r, c)| ChatMessage::new(*r, *c)).collect();
         let options = RenderOptions {
             add_generation_prompt: true,
             extra: variables.as_object().unwrap().clone(),
             now_unix_s: None,
         };
-        let rendered = template_for(marker)
-            .unwrap()
-            .render(&messages, &options)
-            .unwrap();
+        let rendered = template_for(marker).unwrap().render(&messages, &options).unwrap();
         assert_eq!(rendered, expected);
     }
 
@@ -70,12 +48,7 @@ mod tests {
     fn gemma_puts_the_system_text_before_the_first_user_text() {
         check(
             "<start_of_turn>",
-            &[
-                ("system", "Be brief."),
-                ("user", " Hi "),
-                ("assistant", "Yo"),
-                ("user", "Bye"),
-            ],
+            &[("system", "Be brief."), ("user", " Hi "), ("assistant", "Yo"), ("user", "Bye")],
             json!({}),
             "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nYo<end_of_turn>\n\
              <start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n",
@@ -87,10 +60,7 @@ mod tests {
         let messages = [ChatMessage::new("user", "a"), ChatMessage::new("user", "b")];
         let template = template_for("<start_of_turn>").unwrap();
         let result = template.render(&messages, &RenderOptions::default());
-        assert!(
-            matches!(result, Err(TextError::TemplateRefused(_))),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(TextError::TemplateRefused(_))), "{result:?}");
     }
 
     #[test]
@@ -118,12 +88,7 @@ mod tests {
         let answer = "<|channel>thought\nhm<channel|>Yo<|channel>thought\nah<channel|>!";
         check(
             "<|turn>",
-            &[
-                ("developer", "Be brief."),
-                ("user", "Hi"),
-                ("assistant", answer),
-                ("user", "Bye"),
-            ],
+            &[("developer", "Be brief."), ("user", "Hi"), ("assistant", answer), ("user", "Bye")],
             json!({}),
             "<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\nYo!<turn|>\n\
              <|turn>user\nBye<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",

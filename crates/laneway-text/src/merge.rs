@@ -56,31 +56,18 @@ impl Merger {
             }
             None => (0, END),
         };
-        self.symbols.push(Symbol {
-            id,
-            start,
-            len,
-            prev,
-            next: END,
-        });
+        self.symbols.push(Symbol { id, start, len, prev, next: END });
     }
 
     /// Merges until no pair joins, then calls `emit` for each remaining symbol in order.
-    pub(crate) fn run(
-        &mut self,
-        join: impl Fn(&Symbol, &Symbol) -> Option<Join>,
-        mut emit: impl FnMut(&Symbol),
-    ) {
+    pub(crate) fn run(&mut self, join: impl Fn(&Symbol, &Symbol) -> Option<Join>, mut emit: impl FnMut(&Symbol)) {
         for left in 0..self.symbols.len() as u32 {
             self.consider(left, &join);
         }
         while let Some(Reverse(candidate)) = self.queue.pop() {
             self.apply(candidate, &join);
         }
-        self.symbols
-            .iter()
-            .filter(|s| s.len > 0)
-            .for_each(&mut emit);
+        self.symbols.iter().filter(|s| s.len > 0).for_each(&mut emit);
     }
 
     fn apply(&mut self, candidate: Candidate, join: &impl Fn(&Symbol, &Symbol) -> Option<Join>) {
@@ -116,12 +103,7 @@ impl Merger {
         let second = &self.symbols[first.next as usize];
         if let Some(Join { priority, id }) = join(first, second) {
             let len = first.len + second.len;
-            self.queue.push(Reverse(Candidate {
-                priority,
-                left,
-                len,
-                id,
-            }));
+            self.queue.push(Reverse(Candidate { priority, left, len, id }));
         }
     }
 }
@@ -166,12 +148,7 @@ mod tests {
 
     #[test]
     fn a_long_run_merges_completely() {
-        let join = |a: u32, b: u32| {
-            (a == b && a < 20).then(|| Join {
-                priority: a,
-                id: a + 1,
-            })
-        };
+        let join = |a: u32, b: u32| (a == b && a < 20).then(|| Join { priority: a, id: a + 1 });
         assert_eq!(merged(&vec![0; 1 << 20], join), [Some(20)]);
     }
 

@@ -7,8 +7,10 @@ pub(crate) const SUPPORTED: &str = "default, gpt-2, smollm, llama-bpe, llama3, q
 // The published patterns end in `\s+(?!\S)|\s+`. Look-ahead needs a backtracking engine, so here
 // they end in `\s+` and `words` gives the last white-space character back to the next word.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+const LLAMA3: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
 
 /// Cuts text into the words inside which byte-level BPE merges.
 pub(crate) struct PreTokenizer {
@@ -29,10 +31,7 @@ impl PreTokenizer {
             "llama-bpe" | "llama3" => LLAMA3,
             "qwen2" => QWEN2,
             other => {
-                return Err(TextError::UnsupportedPreTokenizer {
-                    name: other.to_owned(),
-                    supported: SUPPORTED,
-                });
+                return Err(TextError::UnsupportedPreTokenizer { name: other.to_owned(), supported: SUPPORTED });
             }
         };
         Ok(Self {
@@ -95,9 +94,7 @@ mod tests {
 
     fn check(name: &str, text: &str, expected: &[&str]) {
         let mut words = Vec::new();
-        PreTokenizer::new(Some(name))
-            .unwrap()
-            .words(text, |w| words.push(w));
+        PreTokenizer::new(Some(name)).unwrap().words(text, |w| words.push(w));
         assert_eq!(words, expected, "{name}: {text:?}");
     }
 
@@ -106,9 +103,7 @@ mod tests {
         check(
             "gpt-2",
             "I'll  go\n\n now 12 + 3!? ",
-            &[
-                "I", "'ll", " ", " go", "\n\n", " now", " 12", " +", " 3", "!?", " ",
-            ],
+            &["I", "'ll", " ", " go", "\n\n", " now", " 12", " +", " 3", "!?", " "],
         );
         check("gpt-2", "a\n\nb", &["a", "\n", "\n", "b"]);
         check("gpt-2", "a \u{a0}b", &["a", " ", "\u{a0}", "b"]);
@@ -117,40 +112,25 @@ mod tests {
 
     #[test]
     fn smollm_isolates_digits() {
-        check(
-            "smollm",
-            "In 2024,  7",
-            &["In", " ", "2", "0", "2", "4", ",", "  ", "7"],
-        );
+        check("smollm", "In 2024,  7", &["In", " ", "2", "0", "2", "4", ",", "  ", "7"]);
         check("smollm", "½x", &["½", "x"]);
     }
 
     #[test]
     fn llama3_words() {
-        check(
-            "llama-bpe",
-            "It'S 12345\r\n  \n x.\n",
-            &["It", "'S", " ", "123", "45", "\r\n  \n", " x", ".\n"],
-        );
+        check("llama-bpe", "It'S 12345\r\n  \n x.\n", &["It", "'S", " ", "123", "45", "\r\n  \n", " x", ".\n"]);
         check("llama3", "a   b\tc", &["a", "  ", " b", "\tc"]);
     }
 
     #[test]
     fn qwen2_takes_single_digits() {
-        check(
-            "qwen2",
-            "x 123  \n\n y",
-            &["x", " ", "1", "2", "3", "  \n\n", " y"],
-        );
+        check("qwen2", "x 123  \n\n y", &["x", " ", "1", "2", "3", "  \n\n", " y"]);
     }
 
     #[test]
     fn an_unknown_name_lists_the_supported_ones() {
         let error = PreTokenizer::new(Some("tekken")).err().unwrap().to_string();
-        assert!(
-            error.contains("tekken") && error.contains("smollm"),
-            "{error}"
-        );
+        assert!(error.contains("tekken") && error.contains("smollm"), "{error}");
     }
 
     #[test]

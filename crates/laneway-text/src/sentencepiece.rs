@@ -12,11 +12,7 @@ pub(crate) struct SentencePiece {
 }
 
 impl SentencePiece {
-    pub(crate) fn new(
-        scores: &[f32],
-        unknown: Option<u32>,
-        vocabulary: &Vocabulary,
-    ) -> Result<Self, TextError> {
+    pub(crate) fn new(scores: &[f32], unknown: Option<u32>, vocabulary: &Vocabulary) -> Result<Self, TextError> {
         if scores.len() != vocabulary.len() {
             return Err(TextError::InvalidVocabulary(format!(
                 "{} tokens but {} scores",
@@ -39,32 +35,17 @@ impl SentencePiece {
     }
 
     /// Appends the ids of `text`, in which spaces have already become `▁`.
-    pub(crate) fn encode(
-        &self,
-        text: &str,
-        vocabulary: &Vocabulary,
-        merger: &mut Merger,
-        ids: &mut Vec<u32>,
-    ) {
+    pub(crate) fn encode(&self, text: &str, vocabulary: &Vocabulary, merger: &mut Merger, ids: &mut Vec<u32>) {
         for piece in bounded_pieces(text) {
             self.encode_piece(piece, vocabulary, merger, ids);
         }
     }
 
-    fn encode_piece(
-        &self,
-        text: &str,
-        vocabulary: &Vocabulary,
-        merger: &mut Merger,
-        ids: &mut Vec<u32>,
-    ) {
+    fn encode_piece(&self, text: &str, vocabulary: &Vocabulary, merger: &mut Merger, ids: &mut Vec<u32>) {
         merger.clear();
         for (start, character) in text.char_indices() {
             let len = character.len_utf8();
-            merger.push(
-                vocabulary.mergeable_id(&text[start..start + len]),
-                len as u32,
-            );
+            merger.push(vocabulary.mergeable_id(&text[start..start + len]), len as u32);
         }
         let join = |start: u32, len: u32| {
             let (start, len) = (start as usize, len as usize);
@@ -72,10 +53,7 @@ impl SentencePiece {
                 return None;
             }
             let id = vocabulary.mergeable_id(&text[start..start + len])?;
-            Some(Join {
-                priority: self.priorities[id as usize],
-                id,
-            })
+            Some(Join { priority: self.priorities[id as usize], id })
         };
         merger.run(
             |left, right| join(left.start, left.len + right.len),
@@ -96,11 +74,7 @@ impl SentencePiece {
 fn priority(score: f32) -> u32 {
     // Adding zero makes -0.0 and 0.0 tie; a NaN sorts beside the infinity of its sign.
     let bits = (score + 0.0).to_bits();
-    let ascending = if bits >> 31 == 1 {
-        !bits
-    } else {
-        bits | 1 << 31
-    };
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     !ascending
 }
 
@@ -110,15 +84,7 @@ mod tests {
 
     #[test]
     fn higher_scores_go_first() {
-        let scores = [
-            f32::INFINITY,
-            3.5,
-            1e-30,
-            0.0,
-            -1e-30,
-            -7.0,
-            f32::NEG_INFINITY,
-        ];
+        let scores = [f32::INFINITY, 3.5, 1e-30, 0.0, -1e-30, -7.0, f32::NEG_INFINITY];
         let priorities: Vec<_> = scores.map(priority).to_vec();
         assert!(priorities.is_sorted_by(|a, b| a < b), "{priorities:?}");
         assert_eq!(priority(-0.0), priority(0.0));
@@ -126,9 +92,7 @@ mod tests {
 
     #[test]
     fn merges_by_score_and_falls_back_to_bytes() {
-        let tokens = [
-            "a", "b", "c", "ab", "bc", "abc", "<0xC3>", "<0xA9>", "<c>", "▁",
-        ];
+        let tokens = ["a", "b", "c", "ab", "bc", "abc", "<0xC3>", "<0xA9>", "<c>", "▁"];
         let types = [1, 1, 1, 1, 1, 1, 6, 6, 3, 1];
         let scores = [0.0, 0.0, 0.0, -2.0, -1.0, -3.0, 0.0, 0.0, 5.0, 0.0];
         let tokens = tokens.map(String::from).to_vec();

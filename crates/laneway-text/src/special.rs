@@ -24,20 +24,14 @@ pub(crate) struct SpecialTokens {
 
 impl SpecialTokens {
     /// `steers` tells which tokens are markup although they are not control tokens.
-    pub(crate) fn new(
-        vocabulary: &Vocabulary,
-        steers: impl Fn(u32, &str) -> bool,
-    ) -> Result<Self, TextError> {
+    pub(crate) fn new(vocabulary: &Vocabulary, steers: impl Fn(u32, &str) -> bool) -> Result<Self, TextError> {
         let special = |(id, text, kind): (u32, _, _)| match kind {
             TokenKind::Control => Some((id, text, true)),
             TokenKind::UserDefined => Some((id, text, steers(id, text))),
             _ => None,
         };
-        let tokens: Vec<_> = vocabulary
-            .iter()
-            .filter(|&(id, text, _)| vocabulary.id(text) == Some(id))
-            .filter_map(special)
-            .collect();
+        let tokens: Vec<_> =
+            vocabulary.iter().filter(|&(id, text, _)| vocabulary.id(text) == Some(id)).filter_map(special).collect();
         let of_kind = |is_markup| tokens.iter().filter(move |&&(_, _, m)| m == is_markup);
         Ok(Self {
             all: Matcher::new(tokens.iter())?,
@@ -49,11 +43,7 @@ impl SpecialTokens {
     /// Cuts `text` into special tokens and the text between them.
     ///
     /// Without `parse_markup` only user-defined tokens that stand for ordinary text are matched.
-    pub(crate) fn fragments<'t>(
-        &self,
-        text: &'t str,
-        parse_markup: bool,
-    ) -> impl Iterator<Item = Fragment<'t>> {
+    pub(crate) fn fragments<'t>(&self, text: &'t str, parse_markup: bool) -> impl Iterator<Item = Fragment<'t>> {
         let matcher = if parse_markup { &self.all } else { &self.plain };
         let mut at = 0;
         matcher
@@ -89,11 +79,7 @@ impl SpecialTokens {
 
 /// Removes what [`SpecialTokens::neutralised`] put in.
 pub(crate) fn without_breakers(text: &str) -> std::borrow::Cow<'_, str> {
-    if text.contains(BREAKER) {
-        text.replace(BREAKER, "").into()
-    } else {
-        text.into()
-    }
+    if text.contains(BREAKER) { text.replace(BREAKER, "").into() } else { text.into() }
 }
 
 struct Matcher {
@@ -102,24 +88,16 @@ struct Matcher {
 }
 
 impl Matcher {
-    fn new<'v>(
-        tokens: impl Iterator<Item = &'v (u32, &'v str, bool)> + Clone,
-    ) -> Result<Self, TextError> {
+    fn new<'v>(tokens: impl Iterator<Item = &'v (u32, &'v str, bool)> + Clone) -> Result<Self, TextError> {
         let ids: Vec<u32> = tokens.clone().map(|&(id, _, _)| id).collect();
         if ids.is_empty() {
-            return Ok(Self {
-                automaton: None,
-                ids,
-            });
+            return Ok(Self { automaton: None, ids });
         }
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(tokens.map(|&(_, text, _)| text))
             .map_err(|e| TextError::InvalidVocabulary(format!("special tokens: {e}")))?;
-        Ok(Self {
-            automaton: Some(automaton),
-            ids,
-        })
+        Ok(Self { automaton: Some(automaton), ids })
     }
 
     /// Byte ranges and ids of the matches.
@@ -136,9 +114,7 @@ mod tests {
     use super::*;
 
     fn special() -> SpecialTokens {
-        let tokens = ["<a>", "<a><b>", "\n\n", "<|x", "plain"]
-            .map(String::from)
-            .to_vec();
+        let tokens = ["<a>", "<a><b>", "\n\n", "<|x", "plain"].map(String::from).to_vec();
         let vocabulary = Vocabulary::new(tokens, Some(&[3, 3, 4, 4, 1])).unwrap();
         SpecialTokens::new(&vocabulary, |_, text| text.starts_with("<|")).unwrap()
     }
@@ -152,11 +128,7 @@ mod tests {
     #[test]
     fn the_longest_token_wins() {
         use Fragment::{Text, Token};
-        check(
-            "x<a><b><a>plain",
-            true,
-            &[Text("x"), Token(1), Token(0), Text("plain")],
-        );
+        check("x<a><b><a>plain", true, &[Text("x"), Token(1), Token(0), Text("plain")]);
         check("", true, &[]);
     }
 

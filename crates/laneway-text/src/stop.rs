@@ -21,29 +21,19 @@ pub struct StopStep {
 impl StopMatcher {
     /// A matcher for `stops`; empty strings among them are ignored.
     pub fn new(stops: Vec<String>) -> Self {
-        Self {
-            stops,
-            held: String::new(),
-            hit: None,
-        }
+        Self { stops, held: String::new(), hit: None }
     }
 
     /// Takes the next piece of text.
     pub fn push(&mut self, piece: &str) -> StopStep {
         if self.hit.is_some() {
-            return StopStep {
-                text: String::new(),
-                hit: self.hit,
-            };
+            return StopStep { text: String::new(), hit: self.hit };
         }
         self.held.push_str(piece);
         let beginning = self.first_beginning();
         match self.first_match() {
             Some((at, stop)) if at <= beginning => self.cut(at, stop),
-            _ => StopStep {
-                text: self.held.drain(..beginning).collect(),
-                hit: None,
-            },
+            _ => StopStep { text: self.held.drain(..beginning).collect(), hit: None },
         }
     }
 
@@ -52,20 +42,14 @@ impl StopMatcher {
         if let (None, Some((at, stop))) = (self.hit, self.first_match()) {
             return self.cut(at, stop);
         }
-        StopStep {
-            text: std::mem::take(&mut self.held),
-            hit: self.hit,
-        }
+        StopStep { text: std::mem::take(&mut self.held), hit: self.hit }
     }
 
     fn cut(&mut self, at: usize, stop: usize) -> StopStep {
         self.hit = Some(stop);
         let mut text = std::mem::take(&mut self.held);
         text.truncate(at);
-        StopStep {
-            text,
-            hit: self.hit,
-        }
+        StopStep { text, hit: self.hit }
     }
 
     fn active(&self) -> impl Iterator<Item = (usize, &str)> {
@@ -90,8 +74,7 @@ impl StopMatcher {
             .filter(|&at| self.held.is_char_boundary(at))
             .find(|&at| {
                 let end = &self.held[at..];
-                self.active()
-                    .any(|(_, stop)| stop.len() > end.len() && stop.starts_with(end))
+                self.active().any(|(_, stop)| stop.len() > end.len() && stop.starts_with(end))
             })
             .unwrap_or(self.held.len())
     }
@@ -115,13 +98,8 @@ mod tests {
 
     fn whole(stops: &[String], text: &str) -> (String, Option<usize>) {
         for (at, _) in text.char_indices() {
-            let starting =
-                |(_, stop): &(usize, &String)| !stop.is_empty() && text[at..].starts_with(*stop);
-            let hit = stops
-                .iter()
-                .enumerate()
-                .filter(starting)
-                .min_by_key(|(_, stop)| stop.len());
+            let starting = |(_, stop): &(usize, &String)| !stop.is_empty() && text[at..].starts_with(*stop);
+            let hit = stops.iter().enumerate().filter(starting).min_by_key(|(_, stop)| stop.len());
             if let Some((index, _)) = hit {
                 return (text[..at].to_owned(), Some(index));
             }
@@ -145,10 +123,7 @@ mod tests {
     }
 
     fn step(text: &str, hit: Option<usize>) -> StopStep {
-        StopStep {
-            text: text.to_owned(),
-            hit,
-        }
+        StopStep { text: text.to_owned(), hit }
     }
 
     #[test]

@@ -30,11 +30,7 @@ pub struct ChatMessage {
 impl ChatMessage {
     /// A message of plain text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self {
-            role: role.into(),
-            content: content.into(),
-            extra: Map::new(),
-        }
+        Self { role: role.into(), content: content.into(), extra: Map::new() }
     }
 }
 
@@ -71,11 +67,7 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, without_generation_tags(source))
             .map_err(|e| TextError::TemplateSyntax(describe(&e)))?;
-        Ok(Self {
-            environment,
-            bos: bos.to_owned(),
-            eos: eos.to_owned(),
-        })
+        Ok(Self { environment, bos: bos.to_owned(), eos: eos.to_owned() })
     }
 
     /// The template of a model's file, or a built-in one that fits its vocabulary.
@@ -100,51 +92,34 @@ impl ChatTemplate {
     /// # Errors
     /// [`TextError::TemplateRefused`] with the template's own words, or
     /// [`TextError::TemplateFailed`].
-    pub fn render(
-        &self,
-        messages: &[ChatMessage],
-        options: &RenderOptions,
-    ) -> Result<String, TextError> {
+    pub fn render(&self, messages: &[ChatMessage], options: &RenderOptions) -> Result<String, TextError> {
         let template = self.environment.get_template(NAME);
-        template
-            .and_then(|template| template.render(self.variables(messages, options)))
-            .map_err(|e| render_error(&e))
+        template.and_then(|template| template.render(self.variables(messages, options))).map_err(|e| render_error(&e))
     }
 
     fn variables(&self, messages: &[ChatMessage], options: &RenderOptions) -> Value {
         let messages: Vec<_> = messages.iter().map(message_value).collect();
         // Reference renderers define these two even when there are none.
-        let mut variables = BTreeMap::from([
-            ("tools".to_owned(), Value::from(())),
-            ("documents".to_owned(), Value::from(())),
-        ]);
+        let mut variables =
+            BTreeMap::from([("tools".to_owned(), Value::from(())), ("documents".to_owned(), Value::from(()))]);
         let extra = options.extra.iter();
         variables.extend(extra.map(|(key, value)| (key.clone(), Serde(value).into())));
         variables.extend([
             ("messages".to_owned(), messages.into()),
             ("bos_token".to_owned(), Value::from(self.bos.as_str())),
             ("eos_token".to_owned(), Value::from(self.eos.as_str())),
-            (
-                "add_generation_prompt".to_owned(),
-                options.add_generation_prompt.into(),
-            ),
+            ("add_generation_prompt".to_owned(), options.add_generation_prompt.into()),
         ]);
         if let Some(now) = options.now_unix_s {
             let strftime_now = move |format: &str| strftime(format, now);
-            variables.insert(
-                "strftime_now".to_owned(),
-                Value::from_function(strftime_now),
-            );
+            variables.insert("strftime_now".to_owned(), Value::from_function(strftime_now));
         }
         variables.into()
     }
 }
 
 fn environment() -> Environment<'static> {
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     let syntax = syntax.expect("the standard delimiters do not clash");
     let mut environment = Environment::new();
     environment.set_syntax(syntax);
@@ -158,15 +133,10 @@ fn environment() -> Environment<'static> {
 
 /// `{% generation %}` marks what training learns from; for a prompt the block is just its body.
 fn without_generation_tags(source: &str) -> String {
-    static TAG: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern is valid")
-    });
+    static TAG: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern is valid"));
     TAG.replace_all(source, |tag: &regex::Captures| {
-        let word = if tag.get(2).is_some() {
-            "endif"
-        } else {
-            "if true"
-        };
+        let word = if tag.get(2).is_some() { "endif" } else { "if true" };
         format!("{}{word}{}", &tag[1], &tag[3])
     })
     .into_owned()
@@ -189,9 +159,7 @@ fn render_error(error: &Error) -> TextError {
         source = cause.source();
     }
     match error.kind() {
-        ErrorKind::OutOfFuel => {
-            TextError::TemplateFailed("it runs too long or writes too much".into())
-        }
+        ErrorKind::OutOfFuel => TextError::TemplateFailed("it runs too long or writes too much".into()),
         _ => TextError::TemplateFailed(describe(error)),
     }
 }
@@ -216,30 +184,19 @@ mod tests {
         let serde_json::Value::Object(extra) = variables else {
             panic!("variables are a map");
         };
-        let options = RenderOptions {
-            extra,
-            now_unix_s: Some(0),
-            ..Default::default()
-        };
+        let options = RenderOptions { extra, now_unix_s: Some(0), ..Default::default() };
         let messages = [ChatMessage::new("user", " Hi ")];
         ChatTemplate::new(source, "<s>", "</s>")?.render(&messages, &options)
     }
 
     fn check(source: &str, expected: &str) {
         let variables = json!({"x": {"b": "<é'", "a": [1, 2.5, null]}});
-        assert_eq!(
-            render(source, variables).as_deref(),
-            Ok(expected),
-            "{source}"
-        );
+        assert_eq!(render(source, variables).as_deref(), Ok(expected), "{source}");
     }
 
     #[test]
     fn templates_render_as_the_reference_renderer_does() {
-        check(
-            "{{ bos_token }}{{ messages[0].content.strip().upper() }}{{ eos_token }}",
-            "<s>HI</s>",
-        );
+        check("{{ bos_token }}{{ messages[0].content.strip().upper() }}{{ eos_token }}", "<s>HI</s>");
         check("{{ messages[0]['role'].startswith('us') }}", "True");
         check("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc");
         check(
@@ -247,91 +204,56 @@ mod tests {
             "013",
         );
         check("{{ x | tojson }}", r#"{"b": "<é'", "a": [1, 2.5, null]}"#);
-        check(
-            "{% if tools is none and missing is not defined %}y{% endif %}",
-            "y",
-        );
+        check("{% if tools is none and missing is not defined %}y{% endif %}", "y");
         check("{% for k, v in x.items() %}{{ k }}{% endfor %}", "ba");
         check("{{ x.get('none') is none }}{{ missing }}", "True");
         check("{% generation %}a{%- endgeneration %}", "a");
         check("{{ strftime_now('%Y') }}", "1970");
-        check(
-            "{% set n = namespace(v=1) %}{% set n.v = n.v + 1 %}{{ n.v }}",
-            "2",
-        );
+        check("{% set n = namespace(v=1) %}{% set n.v = n.v + 1 %}{{ n.v }}", "2");
     }
 
     #[test]
     fn the_date_is_undefined_without_a_time() {
         let template = ChatTemplate::new("{{ strftime_now is defined }}", "", "").unwrap();
-        assert_eq!(
-            template.render(&[], &RenderOptions::default()).as_deref(),
-            Ok("False")
-        );
+        assert_eq!(template.render(&[], &RenderOptions::default()).as_deref(), Ok("False"));
     }
 
     #[test]
     fn extra_keys_win_over_the_content() {
         let mut message = ChatMessage::new("assistant", "");
         message.extra.insert("content".into(), json!(null));
-        message
-            .extra
-            .insert("tool_calls".into(), json!([{"id": "1"}]));
+        message.extra.insert("tool_calls".into(), json!([{"id": "1"}]));
         let source = "{{ messages[0].content is none }}{{ messages[0].tool_calls[0].id }}";
         let template = ChatTemplate::new(source, "", "").unwrap();
-        assert_eq!(
-            template
-                .render(&[message], &RenderOptions::default())
-                .as_deref(),
-            Ok("True1")
-        );
+        assert_eq!(template.render(&[message], &RenderOptions::default()).as_deref(), Ok("True1"));
     }
 
     #[test]
     fn errors_carry_their_text() {
         let refused = render("{{ raise_exception('roles must alternate') }}", json!({}));
-        assert_eq!(
-            refused,
-            Err(TextError::TemplateRefused("roles must alternate".into()))
-        );
+        assert_eq!(refused, Err(TextError::TemplateRefused("roles must alternate".into())));
         let syntax = render("{% if %}", json!({}));
-        assert!(
-            matches!(&syntax, Err(TextError::TemplateSyntax(m)) if m.contains("chat:1")),
-            "{syntax:?}"
-        );
+        assert!(matches!(&syntax, Err(TextError::TemplateSyntax(m)) if m.contains("chat:1")), "{syntax:?}");
         let failed = render("{{ 1 + {} }}", json!({}));
-        assert!(
-            matches!(failed, Err(TextError::TemplateFailed(_))),
-            "{failed:?}"
-        );
+        assert!(matches!(failed, Err(TextError::TemplateFailed(_))), "{failed:?}");
     }
 
     #[test]
     fn a_refusal_inside_a_macro_keeps_its_text() {
         let source = "{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}";
-        assert_eq!(
-            render(source, json!({})),
-            Err(TextError::TemplateRefused("no".into()))
-        );
+        assert_eq!(render(source, json!({})), Err(TextError::TemplateRefused("no".into())));
     }
 
     #[test]
     fn endless_and_huge_templates_end_in_an_error() {
-        let endless =
-            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+        let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
         let huge = "{% set n = namespace(v='aaaaaaaa') %}{% for i in range(99) %}{% set n.v = n.v ~ n.v %}{% endfor %}";
         let recursive = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
         for source in [endless, huge, recursive] {
             let result = render(source, json!({}));
-            assert!(
-                matches!(result, Err(TextError::TemplateFailed(_))),
-                "{source}: {result:?}"
-            );
+            assert!(matches!(result, Err(TextError::TemplateFailed(_))), "{source}: {result:?}");
         }
         let long = " ".repeat(MAX_SOURCE_BYTES + 1);
-        assert!(matches!(
-            ChatTemplate::new(&long, "", ""),
-            Err(TextError::TemplateSyntax(_))
-        ));
+        assert!(matches!(ChatTemplate::new(&long, "", ""), Err(TextError::TemplateSyntax(_))));
     }
 }

@@ -23,12 +23,7 @@ pub(crate) fn raise_exception(message: String) -> Result<Value, Error> {
 }
 
 /// JSON as Python's `json.dumps(ensure_ascii=False)` writes it, without escapes for HTML.
-pub(crate) fn tojson(
-    state: &State,
-    value: &Value,
-    indent: Option<usize>,
-    options: Kwargs,
-) -> Result<String, Error> {
+pub(crate) fn tojson(state: &State, value: &Value, indent: Option<usize>, options: Kwargs) -> Result<String, Error> {
     let indent = indent.or(options.get("indent")?);
     for accepted in ["ensure_ascii", "separators", "sort_keys"] {
         options.get::<Option<Value>>(accepted)?;
@@ -56,30 +51,15 @@ fn json(value: &Value, formatter: impl Formatter) -> serde_json::Result<String> 
 struct PythonFormatter;
 
 impl Formatter for PythonFormatter {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first {
-            Ok(())
-        } else {
-            writer.write_all(b", ")
-        }
+    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
     }
 
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
+    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
         self.begin_array_value(writer, first)
     }
 
-    fn begin_object_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-    ) -> std::io::Result<()> {
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
         writer.write_all(b": ")
     }
 }
@@ -98,15 +78,7 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const WEEKDAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
+const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const DAY_S: i64 = 86_400;
 
 /// A moment in UTC, as the calendar has it.
@@ -129,11 +101,9 @@ impl Moment {
         let since_0000_03_01 = days + 719_468;
         let cycle = since_0000_03_01.div_euclid(146_097);
         let day_of_cycle = since_0000_03_01.rem_euclid(146_097);
-        let year_of_cycle = (day_of_cycle - day_of_cycle / 1_460 + day_of_cycle / 36_524
-            - day_of_cycle / 146_096)
-            / 365;
-        let day_from_march =
-            day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+        let year_of_cycle =
+            (day_of_cycle - day_of_cycle / 1_460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
+        let day_from_march = day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
         let month_from_march = (5 * day_from_march + 2) / 153;
         let month = (month_from_march + 2) % 12 + 1;
         let year = cycle * 400 + year_of_cycle + i64::from(month <= 2);
@@ -154,10 +124,7 @@ impl Moment {
     /// What the conversion `letter` writes; `None` if there is no such conversion.
     fn field(&self, letter: char) -> Option<String> {
         let hour = self.second_of_day / 3600;
-        let (month, weekday) = (
-            MONTHS[self.month as usize - 1],
-            WEEKDAYS[self.weekday as usize],
-        );
+        let (month, weekday) = (MONTHS[self.month as usize - 1], WEEKDAYS[self.weekday as usize]);
         Some(match letter {
             'Y' => self.year.to_string(),
             'y' => format!("{:02}", self.year.rem_euclid(100)),
@@ -177,11 +144,7 @@ impl Moment {
             'Z' => "UTC".to_owned(),
             'z' => "+0000".to_owned(),
             'F' => format!("{}-{:02}-{:02}", self.year, self.month, self.day),
-            'T' => format!(
-                "{hour:02}:{:02}:{:02}",
-                self.second_of_day / 60 % 60,
-                self.second_of_day % 60
-            ),
+            'T' => format!("{hour:02}:{:02}:{:02}", self.second_of_day / 60 % 60, self.second_of_day % 60),
             '%' => "%".to_owned(),
             _ => return None,
         })
@@ -204,17 +167,11 @@ pub(crate) fn strftime(format: &str, unix_s: i64) -> Result<String, Error> {
         if is_bare {
             letter = rest.next();
         }
-        let field = letter
-            .and_then(|letter| moment.field(letter))
-            .ok_or_else(|| {
-                let message = format!("the date format `{format}` has an unknown conversion");
-                Error::new(ErrorKind::InvalidOperation, message)
-            })?;
-        let shown = if is_bare {
-            field.trim_start_matches(['0', ' '])
-        } else {
-            &field
-        };
+        let field = letter.and_then(|letter| moment.field(letter)).ok_or_else(|| {
+            let message = format!("the date format `{format}` has an unknown conversion");
+            Error::new(ErrorKind::InvalidOperation, message)
+        })?;
+        let shown = if is_bare { field.trim_start_matches(['0', ' ']) } else { &field };
         out.push_str(if shown.is_empty() { "0" } else { shown });
     }
     Ok(out)
@@ -227,18 +184,10 @@ mod tests {
     #[test]
     fn dates_are_written_as_strftime_does() {
         let check = |unix_s, format: &str, expected: &str| {
-            assert_eq!(
-                strftime(format, unix_s).unwrap(),
-                expected,
-                "{unix_s} {format}"
-            );
+            assert_eq!(strftime(format, unix_s).unwrap(), expected, "{unix_s} {format}");
         };
         check(0, "%Y-%m-%d %H:%M:%S %a %j", "1970-01-01 00:00:00 Thu 001");
-        check(
-            1_709_210_096,
-            "%d %b %Y, %A %I:%M %p %j",
-            "29 Feb 2024, Thursday 12:34 PM 060",
-        );
+        check(1_709_210_096, "%d %b %Y, %A %I:%M %p %j", "29 Feb 2024, Thursday 12:34 PM 060");
         check(1_709_251_200, "%-d %B %y %j 100%%", "1 March 24 061 100%");
         check(1_735_646_400, "%F %j", "2024-12-31 366");
         check(951_782_400, "%F %T", "2000-02-29 00:00:00");

@@ -92,9 +92,7 @@ impl Tokenizer {
         let vocabulary = Vocabulary::new(source.tokens, source.token_types.as_deref())?;
         let merges = &source.merges;
         // Some byte-level files name their end-of-text token here: text must never become that.
-        let unknown = source
-            .unk
-            .filter(|&id| vocabulary.kind(id) != Some(TokenKind::Control));
+        let unknown = source.unk.filter(|&id| vocabulary.kind(id) != Some(TokenKind::Control));
         let algorithm = match source.model.as_str() {
             "gpt2" => {
                 let pre = source.pre.as_deref();
@@ -112,8 +110,7 @@ impl Tokenizer {
             end_of_generation.contains(&id) || text.starts_with("<|") || text.ends_with("|>")
         })?;
         Ok(Self {
-            add_space_prefix: source.add_space_prefix
-                && !matches!(algorithm, Algorithm::ByteLevel(_)),
+            add_space_prefix: source.add_space_prefix && !matches!(algorithm, Algorithm::ByteLevel(_)),
             vocabulary,
             algorithm,
             special,
@@ -135,14 +132,8 @@ impl Tokenizer {
     /// # Errors
     /// Files that are not JSON of the expected form; kinds other than byte-level BPE and BPE with
     /// byte fallback.
-    pub fn from_tokenizer_json(
-        tokenizer_json: &str,
-        tokenizer_config_json: Option<&str>,
-    ) -> Result<Self, TextError> {
-        Self::new(tokenizer_json::source(
-            tokenizer_json,
-            tokenizer_config_json,
-        )?)
+    pub fn from_tokenizer_json(tokenizer_json: &str, tokenizer_config_json: Option<&str>) -> Result<Self, TextError> {
+        Self::new(tokenizer_json::source(tokenizer_json, tokenizer_config_json)?)
     }
 
     /// The ids of `text`.
@@ -165,10 +156,7 @@ impl Tokenizer {
     ) -> Result<Vec<u32>, TextError> {
         let guarded: Vec<ChatMessage> = messages.iter().map(|m| self.guarded(m)).collect();
         let prompt = template.render(&guarded, options)?;
-        let options = EncodeOptions {
-            add_bos: true,
-            parse_special: true,
-        };
+        let options = EncodeOptions { add_bos: true, parse_special: true };
         Ok(self.encode_with(&prompt, options, without_breakers))
     }
 
@@ -176,9 +164,7 @@ impl Tokenizer {
     ///
     /// With `skip_special` the tokens of [`is_special`](Self::is_special) are left out.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        let shown = ids
-            .iter()
-            .filter(|&&id| !skip_special || !self.is_special(id));
+        let shown = ids.iter().filter(|&&id| !skip_special || !self.is_special(id));
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         shown.for_each(|&id| bytes.extend_from_slice(&self.token_bytes(id)));
         let prefix = usize::from(self.add_space_prefix && bytes.first() == Some(&b' '));
@@ -252,8 +238,7 @@ impl Tokenizer {
     /// Whether a token is control or unknown, or ends a generation, and so is no part of an answer.
     pub fn is_special(&self, id: u32) -> bool {
         let kind = self.vocabulary.kind(id);
-        matches!(kind, Some(TokenKind::Control | TokenKind::Unknown))
-            || self.end_of_generation.contains(&id)
+        matches!(kind, Some(TokenKind::Control | TokenKind::Unknown)) || self.end_of_generation.contains(&id)
     }
 
     /// The tokens after which a model has finished its answer, in ascending order.
@@ -266,12 +251,7 @@ impl Tokenizer {
         self.chat_template.as_deref()
     }
 
-    fn encode_with(
-        &self,
-        text: &str,
-        options: EncodeOptions,
-        clean: fn(&str) -> Cow<'_, str>,
-    ) -> Vec<u32> {
+    fn encode_with(&self, text: &str, options: EncodeOptions, clean: fn(&str) -> Cow<'_, str>) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
         let bos = self.bos.filter(|_| options.add_bos && self.add_bos);
         ids.extend(bos);
@@ -315,10 +295,7 @@ impl Tokenizer {
 
     fn guarded(&self, message: &ChatMessage) -> ChatMessage {
         let mut message = message.clone();
-        if !matches!(
-            message.role.as_str(),
-            "assistant" | "model" | "system" | "developer"
-        ) {
+        if !matches!(message.role.as_str(), "assistant" | "model" | "system" | "developer") {
             message.role = self.special.neutralised(&message.role);
             message.content = self.special.neutralised(&message.content);
             for value in message.extra.values_mut() {
@@ -372,9 +349,7 @@ fn check_special_ids(source: &TokenizerSource) -> Result<(), TextError> {
 }
 
 fn end_of_generation(vocabulary: &Vocabulary, eos: Option<u32>, eot: Option<u32>) -> Vec<u32> {
-    let by_text = END_OF_GENERATION
-        .iter()
-        .filter_map(|text| vocabulary.id(text));
+    let by_text = END_OF_GENERATION.iter().filter_map(|text| vocabulary.id(text));
     let mut ids: Vec<u32> = by_text.chain(eos).chain(eot).collect();
     ids.sort_unstable();
     ids.dedup();

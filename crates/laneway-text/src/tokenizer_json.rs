@@ -103,12 +103,7 @@ pub(crate) fn source(tokenizer: &str, config: Option<&str>) -> Result<TokenizerS
         add_eos: config.add_eos_token.unwrap_or(false),
         add_space_prefix: preparation.add_space_prefix,
         chat_template: config.chat_template.as_ref().and_then(chat_template),
-        merges: json
-            .model
-            .merges
-            .into_iter()
-            .map(merge)
-            .collect::<Result<_, _>>()?,
+        merges: json.model.merges.into_iter().map(merge).collect::<Result<_, _>>()?,
         tokens,
         token_types: Some(token_types),
     })
@@ -125,9 +120,9 @@ fn unsupported(what: String) -> TextError {
 fn merge(merge: Merge) -> Result<String, TextError> {
     match merge {
         Merge::Joined(text) => Ok(text),
-        Merge::Pair(left, right) if left.chars().skip(1).any(|c| c == ' ') => Err(unsupported(
-            format!("a merge of parts with spaces (`{left}`, `{right}`)"),
-        )),
+        Merge::Pair(left, right) if left.chars().skip(1).any(|c| c == ' ') => {
+            Err(unsupported(format!("a merge of parts with spaces (`{left}`, `{right}`)")))
+        }
         Merge::Pair(left, right) => Ok(format!("{left} {right}")),
     }
 }
@@ -135,28 +130,18 @@ fn merge(merge: Merge) -> Result<String, TextError> {
 /// Token texts and GGUF token types by id.
 fn vocabulary(json: &TokenizerJson) -> Result<(Vec<String>, Vec<i32>), TextError> {
     let Value::Object(vocab) = &json.model.vocab else {
-        return Err(TextError::InvalidTokenizerJson(
-            "model.vocab is not a map".into(),
-        ));
+        return Err(TextError::InvalidTokenizerJson("model.vocab is not a map".into()));
     };
     let ids = vocab.iter().map(|(text, id)| {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.map(|id| (text, id)).ok_or_else(|| {
-            TextError::InvalidTokenizerJson(format!("the id of `{text}` is not a 32-bit number"))
-        })
+        id.map(|id| (text, id))
+            .ok_or_else(|| TextError::InvalidTokenizerJson(format!("the id of `{text}` is not a 32-bit number")))
     });
     let ids = ids.collect::<Result<Vec<_>, _>>()?;
     let added = json.added_tokens.iter().map(|token| token.id);
-    let largest = ids
-        .iter()
-        .map(|&(_, id)| id)
-        .chain(added)
-        .max()
-        .unwrap_or(0) as usize;
+    let largest = ids.iter().map(|&(_, id)| id).chain(added).max().unwrap_or(0) as usize;
     if largest >= ids.len() + json.added_tokens.len() + MAX_HOLES {
-        return Err(TextError::InvalidTokenizerJson(format!(
-            "token id {largest} is too large"
-        )));
+        return Err(TextError::InvalidTokenizerJson(format!("token id {largest} is too large")));
     }
     let mut tokens = vec![String::new(); largest + 1];
     let mut types = vec![UNUSED; largest + 1];
@@ -178,9 +163,7 @@ fn preparation(json: &TokenizerJson) -> Result<Preparation, TextError> {
     let uses_regex = |step: &Value| step["use_regex"].as_bool().unwrap_or(true);
     let pre = match (kinds.as_slice(), steps.as_slice()) {
         (["ByteLevel"], [level]) if uses_regex(level) => Some("gpt-2"),
-        (["Digits", "ByteLevel"], [digits, level])
-            if uses_regex(level) && digits["individual_digits"] == true =>
-        {
+        (["Digits", "ByteLevel"], [digits, level]) if uses_regex(level) && digits["individual_digits"] == true => {
             Some("smollm")
         }
         (["Split", "ByteLevel"], [split, level]) if !uses_regex(level) => {
@@ -190,10 +173,7 @@ fn preparation(json: &TokenizerJson) -> Result<Preparation, TextError> {
         }
         _ if json.model.byte_fallback => None,
         _ => {
-            return Err(unsupported(format!(
-                "the pre-tokenizer [{}]",
-                kinds.join(", ")
-            )));
+            return Err(unsupported(format!("the pre-tokenizer [{}]", kinds.join(", "))));
         }
     };
     match pre {
@@ -208,11 +188,7 @@ fn byte_level(json: &TokenizerJson, pre: Option<&'static str>) -> Result<Prepara
             return Err(unsupported(format!("the normalizer `{}`", kind(step))));
         }
     }
-    Ok(Preparation {
-        model: "gpt2",
-        pre,
-        add_space_prefix: false,
-    })
+    Ok(Preparation { model: "gpt2", pre, add_space_prefix: false })
 }
 
 fn character_level(json: &TokenizerJson, steps: &[&Value]) -> Result<Preparation, TextError> {
@@ -234,11 +210,7 @@ fn character_level(json: &TokenizerJson, steps: &[&Value]) -> Result<Preparation
             other => return Err(unsupported(format!("the pre-tokenizer `{other}`"))),
         }
     }
-    Ok(Preparation {
-        model: "gemma4",
-        pre: None,
-        add_space_prefix,
-    })
+    Ok(Preparation { model: "gemma4", pre: None, add_space_prefix })
 }
 
 fn normalizers(json: &TokenizerJson) -> Vec<&Value> {
@@ -273,9 +245,7 @@ fn token_text(token: &Value) -> Option<&str> {
 /// The template itself, or of several named ones the one called `default`.
 fn chat_template(template: &Value) -> Option<String> {
     let named = |entry: &&Value| entry["name"] == "default";
-    let text = template
-        .as_str()
-        .or_else(|| template.as_array()?.iter().find(named)?["template"].as_str());
+    let text = template.as_str().or_else(|| template.as_array()?.iter().find(named)?["template"].as_str());
     text.map(str::to_owned)
 }
 
@@ -286,10 +256,7 @@ mod tests {
     use super::*;
     use crate::{EncodeOptions, Tokenizer};
 
-    const SPECIAL: EncodeOptions = EncodeOptions {
-        add_bos: true,
-        parse_special: true,
-    };
+    const SPECIAL: EncodeOptions = EncodeOptions { add_bos: true, parse_special: true };
 
     #[test]
     fn byte_level_files_encode_and_decode() {
@@ -302,9 +269,7 @@ mod tests {
         });
         let config = json!({"eos_token": {"content": "<|im_end|>"}, "bos_token": null,
                             "chat_template": [{"name": "default", "template": "x"}]});
-        let tokenizer =
-            Tokenizer::from_tokenizer_json(&tokenizer.to_string(), Some(&config.to_string()))
-                .unwrap();
+        let tokenizer = Tokenizer::from_tokenizer_json(&tokenizer.to_string(), Some(&config.to_string())).unwrap();
         let ids = tokenizer.encode("hi hi11<|im_end|>", SPECIAL);
         assert_eq!(ids, [2, 4, 5, 5, 6]);
         assert_eq!(tokenizer.decode(&ids, true), "hi hi11");
@@ -345,10 +310,7 @@ mod tests {
     #[test]
     fn other_kinds_are_refused_with_the_supported_ones() {
         let unigram = refusal(json!({"model": {"type": "Unigram", "vocab": []}}));
-        assert!(
-            unigram.contains("`Unigram`") && unigram.contains("byte-level BPE"),
-            "{unigram}"
-        );
+        assert!(unigram.contains("`Unigram`") && unigram.contains("byte-level BPE"), "{unigram}");
         let pre = refusal(json!({"pre_tokenizer": {"type": "Whitespace"}}));
         assert!(pre.contains("[Whitespace]"), "{pre}");
         let lowercase = refusal(json!({"normalizer": {"type": "Lowercase"}}));

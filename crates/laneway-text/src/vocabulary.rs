@@ -43,8 +43,8 @@ pub(crate) struct Vocabulary {
 
 impl Vocabulary {
     pub(crate) fn new(tokens: Vec<String>, token_types: Option<&[i32]>) -> Result<Self, TextError> {
-        let count = u32::try_from(tokens.len())
-            .map_err(|_| TextError::InvalidVocabulary("more than 2^32 tokens".into()))?;
+        let count =
+            u32::try_from(tokens.len()).map_err(|_| TextError::InvalidVocabulary("more than 2^32 tokens".into()))?;
         if count == 0 {
             return Err(TextError::InvalidVocabulary("no tokens".into()));
         }
@@ -75,12 +75,7 @@ impl Vocabulary {
                 )
                 .or_insert(id);
         }
-        Ok(Self {
-            tokens,
-            kinds,
-            index,
-            hasher,
-        })
+        Ok(Self { tokens, kinds, index, hasher })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -88,17 +83,12 @@ impl Vocabulary {
     }
 
     pub(crate) fn id(&self, text: &str) -> Option<u32> {
-        self.index
-            .find(self.hasher.hash_one(text), |&id| {
-                self.tokens[id as usize] == text
-            })
-            .copied()
+        self.index.find(self.hasher.hash_one(text), |&id| self.tokens[id as usize] == text).copied()
     }
 
     /// The id of `text` if ordinary text may become that token.
     pub(crate) fn mergeable_id(&self, text: &str) -> Option<u32> {
-        self.id(text)
-            .filter(|&id| self.kinds[id as usize].is_mergeable())
+        self.id(text).filter(|&id| self.kinds[id as usize].is_mergeable())
     }
 
     pub(crate) fn text(&self, id: u32) -> Option<&str> {
@@ -137,9 +127,7 @@ fn kind_by_text(text: &str) -> TokenKind {
 /// The byte that a token written as `<0xXX>` stands for.
 pub(crate) fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    (digits.len() == 2)
-        .then(|| u8::from_str_radix(digits, 16).ok())
-        .flatten()
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -171,9 +159,7 @@ mod tests {
 
     #[test]
     fn a_type_list_of_another_length_is_an_error() {
-        let error = Vocabulary::new(vec!["a".into()], Some(&[1, 1]))
-            .err()
-            .unwrap();
+        let error = Vocabulary::new(vec!["a".into()], Some(&[1, 1])).err().unwrap();
         assert!(error.to_string().contains("1 tokens but 2 token types"));
     }
 }

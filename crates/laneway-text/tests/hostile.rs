@@ -1,8 +1,7 @@
 //! Broken and malicious vocabularies give errors or odd ids, never a panic.
 
 use laneway_text::{
-    ChatMessage, ChatTemplate, Detokenizer, EncodeOptions, RenderOptions, TextError, Tokenizer,
-    TokenizerSource,
+    ChatMessage, ChatTemplate, Detokenizer, EncodeOptions, RenderOptions, TextError, Tokenizer, TokenizerSource,
 };
 use proptest::prelude::*;
 
@@ -10,14 +9,8 @@ fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         "[abĠ▁ \\né<|>]{0,3}",
         (0u8..=255).prop_map(|b| format!("<0x{b:02X}>")),
-        prop::sample::select(vec![
-            "<|turn>",
-            "<start_of_turn>",
-            "<eos>",
-            "</s>",
-            "<|im_start|>"
-        ])
-        .prop_map(String::from),
+        prop::sample::select(vec!["<|turn>", "<start_of_turn>", "<eos>", "</s>", "<|im_start|>"])
+            .prop_map(String::from),
     ]
 }
 
@@ -29,21 +22,19 @@ fn source() -> impl Strategy<Value = TokenizerSource> {
     let flags = any::<(bool, bool)>();
     let tokens = prop::collection::vec((piece(), any::<f32>(), 0i32..8), 1..24);
     (model, pre, tokens, merges, (id(), id(), id()), flags).prop_map(
-        |(model, pre, tokens, merges, (bos, eos, unk), (add_bos, add_space_prefix))| {
-            TokenizerSource {
-                model: model.into(),
-                pre: pre.map(String::from),
-                scores: Some(tokens.iter().map(|t| t.1).collect()),
-                token_types: Some(tokens.iter().map(|t| t.2).collect()),
-                tokens: tokens.into_iter().map(|t| t.0).collect(),
-                merges,
-                bos,
-                eos,
-                unk,
-                add_bos,
-                add_space_prefix,
-                ..Default::default()
-            }
+        |(model, pre, tokens, merges, (bos, eos, unk), (add_bos, add_space_prefix))| TokenizerSource {
+            model: model.into(),
+            pre: pre.map(String::from),
+            scores: Some(tokens.iter().map(|t| t.1).collect()),
+            token_types: Some(tokens.iter().map(|t| t.2).collect()),
+            tokens: tokens.into_iter().map(|t| t.0).collect(),
+            merges,
+            bos,
+            eos,
+            unk,
+            add_bos,
+            add_space_prefix,
+            ..Default::default()
         },
     )
 }
@@ -94,43 +85,16 @@ fn refusal(source: TokenizerSource) -> TextError {
 
 #[test]
 fn contradictions_are_refused() {
-    assert_eq!(
-        refusal(minimal("bert")),
-        TextError::UnsupportedModel("bert".into())
-    );
-    let unknown_pre = TokenizerSource {
-        pre: Some("tekken".into()),
-        ..minimal("gpt2")
-    };
-    assert!(
-        refusal(unknown_pre)
-            .to_string()
-            .contains("supported: default, gpt-2")
-    );
-    let no_scores = TokenizerSource {
-        scores: None,
-        ..minimal("llama")
-    };
-    assert!(
-        refusal(no_scores)
-            .to_string()
-            .contains("2 tokens but 0 scores")
-    );
-    let far_bos = TokenizerSource {
-        bos: Some(2),
-        ..minimal("gpt2")
-    };
+    assert_eq!(refusal(minimal("bert")), TextError::UnsupportedModel("bert".into()));
+    let unknown_pre = TokenizerSource { pre: Some("tekken".into()), ..minimal("gpt2") };
+    assert!(refusal(unknown_pre).to_string().contains("supported: default, gpt-2"));
+    let no_scores = TokenizerSource { scores: None, ..minimal("llama") };
+    assert!(refusal(no_scores).to_string().contains("2 tokens but 0 scores"));
+    let far_bos = TokenizerSource { bos: Some(2), ..minimal("gpt2") };
     assert!(refusal(far_bos).to_string().contains("bos token id 2"));
-    let empty = TokenizerSource {
-        tokens: vec![],
-        scores: None,
-        ..minimal("gpt2")
-    };
+    let empty = TokenizerSource { tokens: vec![], scores: None, ..minimal("gpt2") };
     assert!(refusal(empty).to_string().contains("no tokens"));
-    let broken_merge = TokenizerSource {
-        merges: vec!["ab".into()],
-        ..minimal("gemma4")
-    };
+    let broken_merge = TokenizerSource { merges: vec!["ab".into()], ..minimal("gemma4") };
     assert!(refusal(broken_merge).to_string().contains("merge 0"));
 }
 
@@ -138,10 +102,7 @@ fn contradictions_are_refused() {
 fn only_the_end_of_sequence_makes_a_closing_tag_end_a_generation() {
     let mut source = minimal("llama");
     source.tokens = vec!["</s>".into(), "<|eot_id|>".into()];
-    assert_eq!(
-        Tokenizer::new(source.clone()).unwrap().end_of_generation(),
-        [1]
-    );
+    assert_eq!(Tokenizer::new(source.clone()).unwrap().end_of_generation(), [1]);
     source.eos = Some(0);
     assert_eq!(Tokenizer::new(source).unwrap().end_of_generation(), [0, 1]);
 }

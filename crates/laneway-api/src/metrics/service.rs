@@ -15,81 +15,27 @@ use crate::state::{Health, TextModel};
 type Read<S, T> = fn(&S) -> T;
 
 const GAUGES: &[(&str, &str, Read<Snapshot, f64>)] = &[
-    ("vllm:num_requests_waiting", "Turns in the queue", |s| {
-        s.total().waiting() as f64
-    }),
-    ("vllm:num_requests_running", "Turns being worked on", |s| {
-        s.total().running() as f64
-    }),
-    (
-        "vllm:kv_cache_usage_perc",
-        "Pages in use, as a fraction of all",
-        page_use,
-    ),
-    ("laneway_lanes_active", "Lanes that a turn holds", |s| {
-        s.lanes.active as f64
-    }),
-    (
-        "laneway_lanes_idle",
-        "Lanes that keep an earlier turn for reuse",
-        |s| s.lanes.idle as f64,
-    ),
-    (
-        "laneway_context_used_tokens",
-        "Positions written, as last reported by a turn",
-        |s| s.context_used as f64,
-    ),
-    (
-        "laneway_context_limit_tokens",
-        "Positions a turn can have",
-        |s| s.context_limit as f64,
-    ),
-    (
-        "laneway_prefill_tokens_per_second",
-        "Prompt speed last reported",
-        |s| s.prefill_tokens_per_s,
-    ),
-    (
-        "laneway_decode_tokens_per_second",
-        "Generation speed last reported",
-        |s| s.decode_tokens_per_s,
-    ),
-    ("laneway_load_seconds", "Duration of the last load", |s| {
-        s.load_ms as f64 / 1000.0
-    }),
+    ("vllm:num_requests_waiting", "Turns in the queue", |s| s.total().waiting() as f64),
+    ("vllm:num_requests_running", "Turns being worked on", |s| s.total().running() as f64),
+    ("vllm:kv_cache_usage_perc", "Pages in use, as a fraction of all", page_use),
+    ("laneway_lanes_active", "Lanes that a turn holds", |s| s.lanes.active as f64),
+    ("laneway_lanes_idle", "Lanes that keep an earlier turn for reuse", |s| s.lanes.idle as f64),
+    ("laneway_context_used_tokens", "Positions written, as last reported by a turn", |s| s.context_used as f64),
+    ("laneway_context_limit_tokens", "Positions a turn can have", |s| s.context_limit as f64),
+    ("laneway_prefill_tokens_per_second", "Prompt speed last reported", |s| s.prefill_tokens_per_s),
+    ("laneway_decode_tokens_per_second", "Generation speed last reported", |s| s.decode_tokens_per_s),
+    ("laneway_load_seconds", "Duration of the last load", |s| s.load_ms as f64 / 1000.0),
 ];
 
 const COUNTERS: &[(&str, &str, Read<Snapshot, u64>)] = &[
-    (
-        "vllm:prompt_tokens",
-        "Prompt tokens of admitted turns",
-        |s| s.prompt_tokens,
-    ),
-    ("vllm:generation_tokens", "Tokens generated", |s| {
-        s.completion_tokens
-    }),
-    (
-        "vllm:num_preemptions",
-        "Turns sent back to the queue for want of pages",
-        |s| s.preempted,
-    ),
-    (
-        "vllm:prefix_cache_queries",
-        "Prompt tokens looked up in the cache",
-        |s| s.prompt_tokens,
-    ),
-    (
-        "vllm:prefix_cache_hits",
-        "Prompt tokens found in the cache",
-        |s| s.cached_tokens,
-    ),
-    ("laneway_steps", "Steps collected from the engine", |s| {
-        s.steps
-    }),
+    ("vllm:prompt_tokens", "Prompt tokens of admitted turns", |s| s.prompt_tokens),
+    ("vllm:generation_tokens", "Tokens generated", |s| s.completion_tokens),
+    ("vllm:num_preemptions", "Turns sent back to the queue for want of pages", |s| s.preempted),
+    ("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache", |s| s.prompt_tokens),
+    ("vllm:prefix_cache_hits", "Prompt tokens found in the cache", |s| s.cached_tokens),
+    ("laneway_steps", "Steps collected from the engine", |s| s.steps),
     ("laneway_model_loads", "Loads that succeeded", |s| s.loaded),
-    ("laneway_model_load_failures", "Loads that failed", |s| {
-        s.load_failed
-    }),
+    ("laneway_model_load_failures", "Loads that failed", |s| s.load_failed),
     ("laneway_model_unloads", "Models dropped", |s| s.unloaded),
 ];
 
@@ -122,37 +68,27 @@ pub(super) struct ServiceCollector {
 
 impl ServiceCollector {
     pub fn new(models: &[Arc<TextModel>]) -> Self {
-        Self {
-            models: models.iter().map(Arc::downgrade).collect(),
-        }
+        Self { models: models.iter().map(Arc::downgrade).collect() }
     }
 }
 
 impl fmt::Debug for ServiceCollector {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_struct("ServiceCollector")
-            .field("models", &self.models.len())
-            .finish()
+        f.debug_struct("ServiceCollector").field("models", &self.models.len()).finish()
     }
 }
 
 impl Collector for ServiceCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let models: Vec<_> = self.models.iter().filter_map(Weak::upgrade).collect();
-        let read: Vec<_> = models
-            .iter()
-            .map(|model| (ModelLabels::of(model), model.service.metrics().snapshot()))
-            .collect();
+        let read: Vec<_> =
+            models.iter().map(|model| (ModelLabels::of(model), model.service.metrics().snapshot())).collect();
         for (name, help, value) in GAUGES {
-            let each = read
-                .iter()
-                .map(|(labels, snapshot)| (labels, ConstGauge::new(value(snapshot))));
+            let each = read.iter().map(|(labels, snapshot)| (labels, ConstGauge::new(value(snapshot))));
             write(&mut encoder, name, help, each)?;
         }
         for (name, help, value) in COUNTERS {
-            let each = read
-                .iter()
-                .map(|(labels, snapshot)| (labels, ConstCounter::new(value(snapshot))));
+            let each = read.iter().map(|(labels, snapshot)| (labels, ConstCounter::new(value(snapshot))));
             write(&mut encoder, name, help, each)?;
         }
         let turns: Vec<_> = read.iter().flat_map(turn_counts).collect();
@@ -162,34 +98,17 @@ impl Collector for ServiceCollector {
             "Turns by source and stage",
             turns.iter().map(|(l, n)| (l, ConstCounter::new(*n))),
         )?;
-        let pages: Vec<_> = read
-            .iter()
-            .zip(&models)
-            .filter_map(|((_, snapshot), model)| cache(model, snapshot))
-            .collect();
+        let pages: Vec<_> =
+            read.iter().zip(&models).filter_map(|((_, snapshot), model)| cache(model, snapshot)).collect();
         let one = |labels| (labels, ConstGauge::new(1i64));
-        write(
-            &mut encoder,
-            "vllm:cache_config_info",
-            "Page size and count",
-            pages.iter().map(one),
-        )?;
-        let ready: Vec<_> = models
-            .iter()
-            .map(|model| {
-                (
-                    ModelLabels::of(model),
-                    model.service.health() == Health::Ready,
-                )
-            })
-            .collect();
+        write(&mut encoder, "vllm:cache_config_info", "Page size and count", pages.iter().map(one))?;
+        let ready: Vec<_> =
+            models.iter().map(|model| (ModelLabels::of(model), model.service.health() == Health::Ready)).collect();
         write(
             &mut encoder,
             "laneway_ready",
             "Whether the model answers",
-            ready
-                .iter()
-                .map(|(l, r)| (l, ConstGauge::new(i64::from(*r)))),
+            ready.iter().map(|(l, r)| (l, ConstGauge::new(i64::from(*r)))),
         )
     }
 }
@@ -216,22 +135,11 @@ fn page_use(snapshot: &Snapshot) -> f64 {
 }
 
 fn turn_counts((labels, snapshot): &(ModelLabels, Snapshot)) -> Vec<(TurnLabels, u64)> {
-    let sources = [
-        ("http", &snapshot.http),
-        ("local_chat", &snapshot.local_chat),
-    ];
-    let label = |source, stage| TurnLabels {
-        model_name: labels.model_name.clone(),
-        source,
-        stage,
-    };
+    let sources = [("http", &snapshot.http), ("local_chat", &snapshot.local_chat)];
+    let label = |source, stage| TurnLabels { model_name: labels.model_name.clone(), source, stage };
     sources
         .into_iter()
-        .flat_map(|(source, counts)| {
-            TURNS
-                .iter()
-                .map(move |(stage, count)| (label(source, *stage), count(counts)))
-        })
+        .flat_map(|(source, counts)| TURNS.iter().map(move |(stage, count)| (label(source, *stage), count(counts))))
         .collect()
 }
 

@@ -24,15 +24,11 @@ pub const CONTEXT: usize = 512;
 const END: &str = "<|im_end|>";
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}\
     {% endif %}{{ m.role }}:{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
-pub const WORDS: [&str; 10] = [
-    " Hello", "!", " How", " are", " you", "?", " caf", "END", " stop", " tea",
-];
+pub const WORDS: [&str; 10] = [" Hello", "!", " How", " are", " you", "?", " caf", "END", " stop", " tea"];
 
 /// Bytes, then [`WORDS`], then the end of a turn.
 pub fn tokenizer() -> Tokenizer {
-    let mut tokens: Vec<String> = (0..=255)
-        .map(|byte: u8| format!("<0x{byte:02X}>"))
-        .collect();
+    let mut tokens: Vec<String> = (0..=255).map(|byte: u8| format!("<0x{byte:02X}>")).collect();
     tokens.extend(WORDS.map(|word| word.replace(' ', "▁")));
     tokens.push(END.into());
     let mut types = vec![6; 256];
@@ -53,10 +49,7 @@ pub fn tokenizer() -> Tokenizer {
 
 /// The id of one of [`WORDS`].
 pub fn word(text: &str) -> u32 {
-    256 + WORDS
-        .iter()
-        .position(|word| *word == text)
-        .expect("a known word") as u32
+    256 + WORDS.iter().position(|word| *word == text).expect("a known word") as u32
 }
 
 pub fn end() -> u32 {
@@ -105,35 +98,18 @@ impl Server {
 }
 
 impl<S> Server<S> {
-    pub async fn over(
-        model: TextModel,
-        service: Arc<S>,
-        options: ApiOptions,
-        serving: ServeOptions,
-    ) -> Self {
+    pub async fn over(model: TextModel, service: Arc<S>, options: ApiOptions, serving: ServeOptions) -> Self {
         let state = Arc::new(ApiState::new(vec![model], options));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
         let (stop, stopped) = oneshot::channel();
         let pages = Router::new().route("/panic", axum::routing::get(panics));
-        let running = serve(
-            listener,
-            router(state.clone(), pages),
-            state.clone(),
-            serving,
-            async {
-                // A dropped sender means that the test is over.
-                let _ = stopped.await;
-            },
-        );
+        let running = serve(listener, router(state.clone(), pages), state.clone(), serving, async {
+            // A dropped sender means that the test is over.
+            let _ = stopped.await;
+        });
         let ended = tokio::spawn(running);
-        Self {
-            address,
-            service,
-            state,
-            ended,
-            stop: Some(stop),
-        }
+        Self { address, service, state, ended, stop: Some(stop) }
     }
 
     pub fn shut_down(&mut self) {
@@ -141,9 +117,7 @@ impl<S> Server<S> {
     }
 
     pub async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address)
-            .await
-            .expect("the server listens")
+        TcpStream::connect(self.address).await.expect("the server listens")
     }
 
     /// Sends a request as it is and reads to the end of the connection.
@@ -154,8 +128,7 @@ impl<S> Server<S> {
     }
 
     pub async fn get(&self, path: &str) -> Reply {
-        self.raw(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
-            .await
+        self.raw(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await
     }
 
     pub async fn post(&self, path: &str, body: &str) -> Reply {
@@ -202,27 +175,15 @@ impl Reply {
     fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8(bytes.to_vec()).expect("answers are UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok())
-            .expect("a status line");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
         let head = head.to_ascii_lowercase();
         let chunked = head.contains("transfer-encoding: chunked");
-        let body = if chunked {
-            unchunk(body)
-        } else {
-            body.to_owned()
-        };
+        let body = if chunked { unchunk(body) } else { body.to_owned() };
         Self { status, head, body }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.head
-            .lines()
-            .filter_map(|line| line.split_once(": "))
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| value)
+        self.head.lines().filter_map(|line| line.split_once(": ")).find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
     pub fn json(&self) -> Value {
@@ -231,15 +192,9 @@ impl Reply {
 
     /// The data of server-sent events, each parsed but for the last.
     pub fn events(&self) -> Vec<Value> {
-        let mut data: Vec<_> = self
-            .body
-            .split("\n\n")
-            .filter_map(|event| event.strip_prefix("data: "))
-            .collect();
+        let mut data: Vec<_> = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
-        data.into_iter()
-            .map(|data| serde_json::from_str(data).expect("events are JSON"))
-            .collect()
+        data.into_iter().map(|data| serde_json::from_str(data).expect("events are JSON")).collect()
     }
 
     /// The body without what differs from run to run.

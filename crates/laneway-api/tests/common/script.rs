@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use laneway_api::{Health, TurnService};
 use laneway_session::{
-    Cancel, Event, Finish, FinishReason, Metrics, Sampling, StopReason, SubmitError, TokenLogprob,
-    Turn, TurnError,
+    Cancel, Event, Finish, FinishReason, Metrics, Sampling, StopReason, SubmitError, TokenLogprob, Turn, TurnError,
 };
 use tokio::sync::Semaphore;
 
@@ -93,28 +92,17 @@ pub async fn wait_until(condition: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waiting)
-        .await
-        .expect("the condition comes true");
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the condition comes true");
 }
 
 impl TurnService for ScriptService {
     fn submit(&self, mut turn: Turn) -> Result<(), SubmitError> {
         if self.running.load(SeqCst) >= self.script.capacity {
-            return Err(SubmitError::QueueFull {
-                depth: self.script.capacity,
-            });
+            return Err(SubmitError::QueueFull { depth: self.script.capacity });
         }
         self.running.fetch_add(1, SeqCst);
-        let seen = Seen {
-            prompt: turn.prompt.clone(),
-            max_tokens: turn.max_tokens,
-            sampling: turn.sampling.clone(),
-        };
-        self.seen
-            .lock()
-            .expect("no test panics while it holds this")
-            .push(seen);
+        let seen = Seen { prompt: turn.prompt.clone(), max_tokens: turn.max_tokens, sampling: turn.sampling.clone() };
+        self.seen.lock().expect("no test panics while it holds this").push(seen);
         let answers = &self.script.answers;
         let answer = answers[(turn.sampling.seed % answers.len() as u64) as usize].clone();
         let (gate, fails_after) = (self.gate.clone(), self.script.fails_after);
@@ -133,10 +121,7 @@ impl TurnService for ScriptService {
     fn wake(&self) {}
 
     fn health(&self) -> Health {
-        self.health
-            .lock()
-            .expect("no test panics while it holds this")
-            .clone()
+        self.health.lock().expect("no test panics while it holds this").clone()
     }
 
     fn metrics(&self) -> &Metrics {
@@ -150,10 +135,7 @@ async fn generate(
     gate: &Semaphore,
     fails_after: Option<usize>,
 ) -> Result<Finish, TurnError> {
-    let limit = turn
-        .max_tokens
-        .unwrap_or(usize::MAX)
-        .min(super::CONTEXT - turn.prompt.len());
+    let limit = turn.max_tokens.unwrap_or(usize::MAX).min(super::CONTEXT - turn.prompt.len());
     let mut finish = Finish {
         reason: FinishReason::Length,
         prompt_tokens: turn.prompt.len(),
@@ -173,14 +155,9 @@ async fn generate(
         }
         wait(gate, &turn.cancel).await?;
         finish.completion_tokens += 1;
-        let top = (0..turn.sampling.top_logprobs)
-            .map(|rank| (token + u32::from(rank), -0.5 - f32::from(rank)))
-            .collect();
-        held.push(TokenLogprob {
-            token,
-            logprob: -0.5,
-            top,
-        });
+        let top =
+            (0..turn.sampling.top_logprobs).map(|rank| (token + u32::from(rank), -0.5 - f32::from(rank))).collect();
+        held.push(TokenLogprob { token, logprob: -0.5, top });
         let decoded = turn.decoder.token(token);
         match decoded.stop {
             Some(StopReason::Eos) => {
@@ -190,11 +167,7 @@ async fn generate(
             stop => {
                 if !decoded.text.is_empty() {
                     let tokens = std::mem::take(&mut held);
-                    turn.events.send(Event::Chunk {
-                        text: decoded.text,
-                        reasoning: false,
-                        tokens,
-                    });
+                    turn.events.send(Event::Chunk { text: decoded.text, reasoning: false, tokens });
                 }
                 if stop.is_some() {
                     finish.reason = FinishReason::Stop;
@@ -205,11 +178,7 @@ async fn generate(
     }
     let text = turn.decoder.finish();
     if !text.is_empty() || !held.is_empty() {
-        turn.events.send(Event::Chunk {
-            text,
-            reasoning: false,
-            tokens: held,
-        });
+        turn.events.send(Event::Chunk { text, reasoning: false, tokens: held });
     }
     Ok(finish)
 }

@@ -80,24 +80,14 @@ impl Gguf {
             ("llama.attention.head_count", Kv::U32(2)),
             ("llama.attention.head_count_kv", Kv::U32(1)),
             ("llama.attention.layer_norm_rms_epsilon", Kv::F32(1e-5)),
-            (
-                "tokenizer.ggml.tokens",
-                Kv::Raw(9, strings(&["a", "b", "c", "d"])),
-            ),
+            ("tokenizer.ggml.tokens", Kv::Raw(9, strings(&["a", "b", "c", "d"]))),
         ];
         let tensors = vec![
             ("token_embd.weight", vec![8, 4], 0, 0),
             ("output_norm.weight", vec![8], 0, 128),
             ("blk.0.attn_q.weight", vec![32, 1], 2, 160),
         ];
-        Self {
-            version: 3,
-            counts: None,
-            kv,
-            tensors,
-            alignment: 32,
-            data: 178,
-        }
+        Self { version: 3, counts: None, kv, tensors, alignment: 32, data: 178 }
     }
 
     pub fn with(mut self, key: &'static str, value: Kv) -> Self {
@@ -116,9 +106,7 @@ impl Gguf {
     pub fn write(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
-        let (tensors, kv) = self
-            .counts
-            .unwrap_or((self.tensors.len() as u64, self.kv.len() as u64));
+        let (tensors, kv) = self.counts.unwrap_or((self.tensors.len() as u64, self.kv.len() as u64));
         out.extend(tensors.to_le_bytes());
         out.extend(kv.to_le_bytes());
         for (key, value) in &self.kv {
@@ -183,10 +171,7 @@ pub fn exercise(bytes: Vec<u8>) -> laneway_files::Result<()> {
     for tensor in weights.tensors() {
         assert_eq!(tensor.to_f32().len(), tensor.len());
         assert_eq!(tensor.rows() * tensor.row_bytes(), tensor.byte_len());
-        assert_eq!(
-            weights.tensor(&tensor.name).unwrap().bytes().len(),
-            tensor.byte_len()
-        );
+        assert_eq!(weights.tensor(&tensor.name).unwrap().bytes().len(), tensor.byte_len());
     }
     assert!(!weights.config().layers.is_empty());
     Ok(())

@@ -36,8 +36,7 @@ impl Reference {
         let header = u64::from_le_bytes(self.0[..8].try_into().expect("8 bytes")) as usize;
         let tensors: serde_json::Value = serde_json::from_slice(&self.0[8..8 + header]).expect("fixtures are valid");
         let at = |i: usize| 8 + header + tensors[name]["data_offsets"][i].as_u64().expect("the tensor exists") as usize;
-        self.0[at(0)..at(1)]
-            .chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes"))).collect()
+        self.0[at(0)..at(1)].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes"))).collect()
     }
 
     pub fn ids(&self, name: &str) -> Vec<u32> {

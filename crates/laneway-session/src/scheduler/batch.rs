@@ -40,13 +40,7 @@ impl Scheduler {
             left -= rows;
             let from = active.planned;
             let sampled = from + rows == active.goal && active.run.wants_sample(0);
-            parts.push(Part {
-                lane,
-                from,
-                rows,
-                sampled,
-                valid: true,
-            });
+            parts.push(Part { lane, from, rows, sampled, valid: true });
         }
         parts
     }
@@ -61,13 +55,7 @@ impl Scheduler {
             };
             let from = active.planned;
             if self.lanes.grow(lane, from) {
-                parts.push(Part {
-                    lane,
-                    from,
-                    rows: 1,
-                    sampled: true,
-                    valid: true,
-                });
+                parts.push(Part { lane, from, rows: 1, sampled: true, valid: true });
             } else {
                 self.stalled = true;
             }
@@ -76,14 +64,8 @@ impl Scheduler {
     }
 
     fn alone(&mut self, lane: usize) -> Vec<Part> {
-        let prefilling = self.active[lane]
-            .as_ref()
-            .is_some_and(|a| a.planned < a.goal);
-        if prefilling {
-            self.prefill(&[lane])
-        } else {
-            self.decode(&[lane])
-        }
+        let prefilling = self.active[lane].as_ref().is_some_and(|a| a.planned < a.goal);
+        if prefilling { self.prefill(&[lane]) } else { self.decode(&[lane]) }
     }
 
     fn lane_to_try_alone(&self) -> Option<usize> {
@@ -92,16 +74,10 @@ impl Scheduler {
     }
 
     /// Lanes without suspicion that match, in the order of a key.
-    fn lanes_by(
-        &self,
-        matches: impl Fn(&Active, usize) -> bool,
-        key: impl Fn(&Active) -> u64,
-    ) -> Vec<usize> {
+    fn lanes_by(&self, matches: impl Fn(&Active, usize) -> bool, key: impl Fn(&Active) -> u64) -> Vec<usize> {
         let mut lanes: Vec<(u64, usize)> = (0..self.active.len())
             .filter_map(|lane| {
-                let active = self.active[lane]
-                    .as_ref()
-                    .filter(|active| !active.suspect)?;
+                let active = self.active[lane].as_ref().filter(|active| !active.suspect)?;
                 matches(active, self.pending(lane)).then(|| (key(active), lane))
             })
             .collect();
@@ -117,23 +93,18 @@ impl Scheduler {
     /// Samples of a lane that are submitted and not read back.
     fn pending(&self, lane: usize) -> usize {
         let parts = self.in_flight.iter().flat_map(|step| &step.parts);
-        parts
-            .filter(|part| part.lane == lane && part.valid && part.sampled)
-            .count()
+        parts.filter(|part| part.lane == lane && part.valid && part.sampled).count()
     }
 
     /// Whether a submitted step touches the lane.
     pub(super) fn is_busy(&self, lane: usize) -> bool {
-        self.in_flight
-            .iter()
-            .any(|step| step.parts.iter().any(|part| part.lane == lane))
+        self.in_flight.iter().any(|step| step.parts.iter().any(|part| part.lane == lane))
     }
 
     /// Sends the turn admitted last back to the queue; its pages stay reusable as long as nobody needs them.
     fn preempt(&mut self) {
         let last = self.lanes_by(|_, _| true, |active| active.admitted).pop();
-        let Some((lane, active)) = last.and_then(|lane| Some((lane, self.active[lane].take()?)))
-        else {
+        let Some((lane, active)) = last.and_then(|lane| Some((lane, self.active[lane].take()?))) else {
             return;
         };
         self.lanes.park(lane);
@@ -144,8 +115,6 @@ impl Scheduler {
 
 impl Active {
     fn can_decode(&self, pending: usize) -> bool {
-        self.planned >= self.goal
-            && self.planned < self.run.tokens.len() + pending
-            && self.run.wants_sample(pending)
+        self.planned >= self.goal && self.planned < self.run.tokens.len() + pending && self.run.wants_sample(pending)
     }
 }

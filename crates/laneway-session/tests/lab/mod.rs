@@ -10,14 +10,8 @@ use std::task::{Context, Poll, Waker};
 use laneway_session::fake::{FakeDecoder, FakeEngine, Faults};
 use laneway_session::*;
 
-pub const LIMITS: EngineLimits = EngineLimits {
-    lanes: 2,
-    pages: 32,
-    page_positions: 4,
-    context_length: 64,
-    max_rows: 8,
-    depth: 1,
-};
+pub const LIMITS: EngineLimits =
+    EngineLimits { lanes: 2, pages: 32, page_positions: 4, context_length: 64, max_rows: 8, depth: 1 };
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Did {
@@ -48,10 +42,7 @@ pub struct Told {
 }
 
 pub fn turn(prompt: &[u32]) -> (Turn, Told) {
-    let told = Told {
-        events: Arc::default(),
-        cancel: Cancel::new(),
-    };
+    let told = Told { events: Arc::default(), cancel: Cancel::new() };
     let sink = told.events.clone();
     let turn = Turn {
         prompt: prompt.to_vec(),
@@ -67,21 +58,12 @@ pub fn turn(prompt: &[u32]) -> (Turn, Told) {
 }
 
 pub fn request(settings: u32) -> Request<u32> {
-    Request {
-        settings,
-        idle_timeout_ms: None,
-    }
+    Request { settings, idle_timeout_ms: None }
 }
 
 impl Lab {
     pub fn new(limits: EngineLimits) -> Self {
-        Self::with_config(
-            limits,
-            ServiceConfig {
-                queue_depth: 64,
-                ..Default::default()
-            },
-        )
+        Self::with_config(limits, ServiceConfig { queue_depth: 64, ..Default::default() })
     }
 
     pub fn with_config(limits: EngineLimits, config: ServiceConfig) -> Self {
@@ -101,17 +83,10 @@ impl Lab {
         self.submit_with(1, prompt, |turn| turn.max_tokens = Some(max_tokens))
     }
 
-    pub fn submit_with(
-        &mut self,
-        settings: u32,
-        prompt: &[u32],
-        change: impl FnOnce(&mut Turn),
-    ) -> Told {
+    pub fn submit_with(&mut self, settings: u32, prompt: &[u32], change: impl FnOnce(&mut Turn)) -> Told {
         let (mut turn, told) = turn(prompt);
         change(&mut turn);
-        self.service
-            .submit(self.now, request(settings), turn)
-            .unwrap();
+        self.service.submit(self.now, request(settings), turn).unwrap();
         told
     }
 
@@ -240,11 +215,7 @@ impl Told {
             Event::Chunk { tokens, .. } => tokens,
             _ => Vec::new(),
         };
-        self.events()
-            .into_iter()
-            .flat_map(tokens)
-            .map(|token| token.token)
-            .collect()
+        self.events().into_iter().flat_map(tokens).map(|token| token.token).collect()
     }
 }
 

@@ -1,0 +1,162 @@
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Runs language models on this machine and serves them over an OpenAI-compatible API
+#[derive(Parser)]
+#[command(name = "laneway", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Configuration file; its keys are the long options of `serve`, what is given here or in the environment wins
+    #[arg(long, global = true, env = "LANEWAY_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// What to log to stderr: error, warn, info, debug, trace, or a filter like laneway_api=debug
+    #[arg(long, global = true, env = "LANEWAY_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Serve a model over HTTP
+    Serve(ServeArgs),
+    /// Chat with a model in the terminal
+    Chat(ChatArgs),
+    /// Download models into the cache
+    Pull(PullArgs),
+    /// List the models that are known by name
+    Models,
+    /// List the devices of this machine
+    Devices,
+    /// Show what a model file contains
+    Inspect(InspectArgs),
+    /// Write the logits of every position of a prompt to a safetensors file
+    Logits(LogitsArgs),
+    /// Measure loading, prefill and decoding
+    Bench(BenchArgs),
+}
+
+/// Which model, and how it is loaded.
+#[derive(Args, Default)]
+pub struct ModelArgs {
+    /// A name from `laneway models`, hf:OWNER/REPO/FILE, a .gguf or .safetensors file, or a checkpoint folder
+    /// [default: smollm2-135m-instruct]
+    #[arg(long, short, env = "LANEWAY_MODEL")]
+    pub model: Option<String>,
+
+    /// auto, cpu, gpu, part of an adapter's name, or its number in `laneway devices` [default: auto]
+    #[arg(long, short, env = "LANEWAY_DEVICE")]
+    pub device: Option<String>,
+
+    /// Answers that are generated at the same time [default: 4]
+    #[arg(long, env = "LANEWAY_LANES", value_name = "N")]
+    pub lanes: Option<usize>,
+
+    /// Tokens that prompt and answer may have together [default: the model's own limit, at most 4096]
+    #[arg(long, env = "LANEWAY_CTX", value_name = "TOKENS")]
+    pub ctx: Option<usize>,
+
+    /// Threads of the cpu device [default: all cores]
+    #[arg(long, env = "LANEWAY_THREADS", value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+#[derive(Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long, env = "LANEWAY_HOST")]
+    pub host: Option<String>,
+
+    /// Port to listen on, 0 for any that is free [default: 8000]
+    #[arg(long, short, env = "LANEWAY_PORT")]
+    pub port: Option<u16>,
+
+    /// Key that clients must send as a bearer token
+    #[arg(long, env = "LANEWAY_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub api_key: Option<String>,
+
+    /// Origins whose pages may call the API, separated by commas; * allows all [default: none]
+    #[arg(long, env = "LANEWAY_CORS", value_name = "ORIGIN", value_delimiter = ',')]
+    pub cors: Option<Vec<String>>,
+
+    /// Requests that may wait for a lane before more are refused [default: 8 for each lane, 16 to 256]
+    #[arg(long, env = "LANEWAY_QUEUE", value_name = "N")]
+    pub queue: Option<usize>,
+}
+
+#[derive(Args)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Instructions that precede the conversation
+    #[arg(long)]
+    pub system: Option<String>,
+
+    /// Randomness of the answers, 0 to always take the likeliest token
+    #[arg(long, default_value_t = 0.7, value_name = "T")]
+    pub temperature: f32,
+
+    /// Tokens that an answer may have [default: what the context leaves]
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+
+    /// Makes the answers repeatable
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct PullArgs {
+    /// Names from `laneway models`, or hf:OWNER/REPO/FILE
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    /// A model as `--model` takes it
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+}
+
+#[derive(Args)]
+pub struct LogitsArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Token ids of the prompt, separated by commas
+    #[arg(long, required = true, value_delimiter = ',', value_name = "1,2,3")]
+    pub ids: Vec<u32>,
+
+    /// File to write, with one tensor `logits` [T, V] of f32
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Tokens of the prompt
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub prompt: u32,
+
+    /// Tokens to generate
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub generate: u32,
+
+    /// Repetitions, of which the median counts
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,122 @@
+//! A model's files as the rest of the program needs them: opened once for its text side, and again for its engine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, Result};
+use laneway_files::{Family, ModelConfig, Weights};
+use laneway_text::{ChatTemplate, Tokenizer};
+use sha2::{Digest, Sha256};
+
+use crate::catalogue::{ENTRIES, Entry, Model};
+use crate::download::hexadecimal;
+use crate::pull;
+use crate::settings::ModelSettings;
+use crate::tokenizer::{self, Origin};
+
+/// Everything about a model but its weights.
+pub struct TextSide {
+    /// What requests call it.
+    pub name: String,
+    pub aliases: Vec<String>,
+    pub description: String,
+    pub path: PathBuf,
+    /// Unix time in seconds.
+    pub created: u64,
+    /// Positions that a turn can have, as asked for and as the model allows.
+    pub context_length: usize,
+    pub tokenizer: Arc<Tokenizer>,
+    pub origin: Origin,
+    pub template: Option<ChatTemplate>,
+    /// Changes with the file's content, as far as its size and date tell.
+    pub fingerprint: String,
+}
+
+/// Opens weight files, naming them in errors.
+pub fn open(path: &Path) -> Result<Weights> {
+    let opened = Weights::open(path);
+    opened.map_err(|error| {
+        // The system's errors name the path already.
+        let named = matches!(&error, laneway_files::FileError::Io { .. });
+        let error = anyhow::Error::from(error);
+        if named { error } else { error.context(path.display().to_string()) }
+    })
+}
+
+/// Fetches the model if need be and reads all but its weights.
+pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
+    let path = pull::resolve(&settings.model)?;
+    let entry = entry(&settings.model);
+    let weights = open(&path)?;
+    let named = || path.display().to_string();
+    let (tokenizer, origin) = tokenizer::of(&weights).with_context(named)?;
+    let template =
+        tokenizer::template(&weights, &tokenizer, entry.is_some_and(|entry| entry.is_base)).with_context(named)?;
+    let (size, created) = size_and_date(&path);
+    let facts = format!("{} {} {size} {created} {}", env!("CARGO_PKG_VERSION"), path.display(), settings.device);
+    let description = match (entry, weights.config().name.as_str()) {
+        (Some(entry), _) => entry.description.to_owned(),
+        (None, "") => family_name(weights.config().family).to_owned(),
+        (None, name) => name.to_owned(),
+    };
+    Ok(TextSide {
+        name: served_name(&settings.model, &path),
+        aliases: vec![settings.model.clone()],
+        description,
+        created,
+        context_length: settings.context_for(weights.config().context_length),
+        tokenizer: Arc::new(tokenizer),
+        origin,
+        template,
+        fingerprint: format!("fp_{}", &hexadecimal(&Sha256::digest(facts))[..12]),
+        path,
+    })
+}
+
+/// Width, depth and size of a network in a few words.
+pub fn describe(config: &ModelConfig) -> String {
+    let experts = config.experts.map(|e| format!(", {} experts of which {} are used", e.count, e.used));
+    format!(
+        "{} with {} layers of width {}, vocabulary of {}, trained for {} positions{}",
+        family_name(config.family),
+        config.layers.len(),
+        config.hidden_size,
+        config.vocab_size,
+        config.context_length,
+        experts.unwrap_or_default()
+    )
+}
+
+/// A family as people write it.
+pub fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Llama => "Llama",
+        Family::Gemma3 => "Gemma 3",
+        Family::Gemma4 => "Gemma 4",
+        Family::DiffusionGemma => "DiffusionGemma",
+    }
+}
+
+fn entry(model: &str) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| matches!(Model::parse(model), Ok(Model::Named(named)) if named == *entry))
+}
+
+fn served_name(model: &str, path: &Path) -> String {
+    if entry(model).is_some() {
+        return model.to_owned();
+    }
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut name = if whole.is_dir() { whole.file_name() } else { whole.file_stem() };
+    // A checkpoint's file is called `model` in every folder.
+    if name.is_some_and(|name| name == "model") {
+        name = whole.parent().and_then(Path::file_name).or(name);
+    }
+    name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+fn size_and_date(path: &Path) -> (u64, u64) {
+    let Ok(metadata) = std::fs::metadata(path) else { return (0, 0) };
+    let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    (metadata.len(), modified.map_or(0, |since| since.as_secs()))
+}

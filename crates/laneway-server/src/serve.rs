@@ -1,0 +1,188 @@
+//! `laneway serve`.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use axum::Router;
+use axum::http::header;
+use axum::response::Html;
+use axum::routing::get;
+use laneway_api::{ApiOptions, ApiState, ServeOptions, TextModel, WorkerService, router};
+use laneway_protocol::SamplingOptions;
+use laneway_protocol::models::ModelInfo;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::host::{Host, Opened};
+use crate::load::{TextSide, text_side};
+use crate::output::{bytes, print};
+use crate::settings::ServeSettings;
+use crate::tokenizer::Origin;
+
+const CHAT_PAGE: &str = include_str!("../../../web/chat.html");
+/// The page talks to this server only, and runs nothing but what it brings.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                           connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Positions of a page of the engines.
+const PAGE_POSITIONS: usize = 32;
+/// A step on a software adapter can take tens of seconds; beyond this something hangs.
+const STUCK_AFTER_MS: u64 = 180_000;
+
+/// Serves until told to end.
+pub fn run(settings: &ServeSettings) -> Result<()> {
+    let text = text_side(&settings.model)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(serve(settings, text));
+    // Whatever still runs has had its time.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
+    let listener = bind(settings).await?;
+    let address = listener.local_addr()?;
+    let host = Host::start(&settings.model, &text, settings.queue_depth)?;
+    let name = text.name.clone();
+    print(&format!("listening on http://{address}, loading {name}\n"))?;
+    if !address.ip().is_loopback() && settings.api_key.is_none() {
+        eprintln!("warning: {address} can be reached from other machines, and no --api-key is set");
+    }
+    if text.origin == Origin::Ids {
+        eprintln!("warning: this model has no tokenizer: /v1/completions takes token ids, and answers with <id>s");
+    }
+    let example = example(&text);
+    let state = Arc::new(ApiState::new(vec![text_model(text, &host)], options(settings)));
+    let app = router(state.clone(), pages());
+
+    let (failed, failure) = oneshot::channel();
+    let (worker, request, opened) = (host.worker.clone(), host.request.clone(), host.opened);
+    let loading = tokio::spawn(async move {
+        match worker.preload(request).await {
+            Ok(()) => {
+                if let Ok(opened) = opened.try_recv() {
+                    announce(&name, &opened, address, example);
+                }
+            }
+            Err(reason) => drop(failed.send(reason)),
+        }
+    });
+    let mut failure = failure;
+    let mut reason = None;
+    let ended = async {
+        tokio::select! {
+            () = signal() => {
+                eprintln!("ending: running answers get up to 30 s, Ctrl-C again ends them at once");
+                tokio::spawn(async { signal().await; std::process::exit(130) });
+            }
+            Ok(why) = &mut failure => reason = Some(why),
+        }
+    };
+    laneway_api::serve(listener, app, state, ServeOptions::default(), ended).await;
+    loading.abort();
+    host.worker.shutdown();
+    match reason {
+        Some(why) => Err(anyhow!("{why}")),
+        None => Ok(()),
+    }
+}
+
+async fn bind(settings: &ServeSettings) -> Result<TcpListener> {
+    let (host, port) = (settings.host.as_str(), settings.port);
+    TcpListener::bind((host, port)).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => anyhow!("port {port} is in use; choose another with --port"),
+        std::io::ErrorKind::PermissionDenied => {
+            anyhow!("port {port} may not be used by this user; choose one over 1023")
+        }
+        std::io::ErrorKind::AddrNotAvailable => anyhow!("{host} is not an address of this machine"),
+        _ => anyhow::Error::from(error).context(format!("cannot listen on {host} port {port}")),
+    })
+}
+
+fn text_model(text: TextSide, host: &Host) -> TextModel {
+    let service = WorkerService::new(host.worker.clone(), host.request.clone(), STUCK_AFTER_MS);
+    TextModel {
+        info: ModelInfo {
+            id: text.name,
+            description: text.description,
+            created: text.created,
+            context_length: text.context_length,
+        },
+        aliases: text.aliases,
+        fingerprint: text.fingerprint,
+        tokenizer: text.tokenizer,
+        template: text.template,
+        page_positions: PAGE_POSITIONS,
+        defaults: SamplingOptions::default(),
+        service: Arc::new(service),
+    }
+}
+
+fn options(settings: &ServeSettings) -> ApiOptions {
+    ApiOptions {
+        api_key: settings.api_key.clone(),
+        cors_origins: settings.cors_origins.clone(),
+        ..ApiOptions::default()
+    }
+}
+
+fn pages() -> Router {
+    Router::new().route("/", get(|| async { ([(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)], Html(CHAT_PAGE)) }))
+}
+
+fn announce(name: &str, opened: &Opened, address: SocketAddr, (path, body): (&str, &str)) {
+    let (device, limits) = (&opened.device, &opened.limits);
+    let text = format!(
+        "\nready after {:.1} s: {name} on {} ({}), weights {}, lanes {}, context {}\n\n\
+         chat   http://{address}/\n\
+         try    curl http://{address}/v1/{path} -H 'Content-Type: application/json' \\\n         \
+         -d '{{\"model\": \"{name}\", {body}}}'\n\
+         end    Ctrl-C\n\n",
+        opened.elapsed.as_secs_f64(),
+        device.name,
+        device.api,
+        bytes(opened.weight_bytes),
+        limits.lanes,
+        limits.context_length,
+    );
+    // The server works without its terminal.
+    drop(print(&text));
+}
+
+/// An endpoint that the model can answer, and a request's body.
+fn example(text: &TextSide) -> (&'static str, &'static str) {
+    match text.origin {
+        Origin::Ids => ("completions", r#""prompt": [1, 2, 3]"#),
+        _ if text.template.is_none() => ("completions", r#""prompt": "The capital of France is""#),
+        _ => ("chat/completions", r#""messages": [{"role": "user", "content": "What is the capital of France?"}]"#),
+    }
+}
+
+/// Resolves at SIGINT or SIGTERM.
+#[cfg(unix)]
+fn signal() -> impl Future<Output = ()> + Send {
+    use tokio::signal::unix::{SignalKind, signal};
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    async move {
+        match signals {
+            (Ok(mut interrupt), Ok(mut terminate)) => {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            }
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// Resolves at Ctrl-C.
+#[cfg(not(unix))]
+fn signal() -> impl Future<Output = ()> + Send {
+    async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What flags, environment, configuration file and defaults amount to, checked.
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use laneway_engine::DeviceChoice;
+use serde::Deserialize;
+
+use crate::args::{ChatArgs, ModelArgs, ServeArgs};
+use crate::catalogue;
+
+/// Positions of a sequence if nobody asks for another number: room for a conversation without surprising anyone's memory.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// A mistake in what the user asked for, as opposed to something that failed.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// The configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    model: Option<String>,
+    device: Option<Device>,
+    lanes: Option<usize>,
+    ctx: Option<usize>,
+    threads: Option<usize>,
+    host: Option<String>,
+    port: Option<u16>,
+    api_key: Option<String>,
+    cors: Option<Origins>,
+    queue: Option<usize>,
+}
+
+/// A device's name or number.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Device {
+    Index(usize),
+    Name(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Origins {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Config {
+    /// Reads the file, if there is one.
+    pub fn read(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let place = error.span().map(|span| format!(" line {}", line(span.start))).unwrap_or_default();
+            Usage(format!("{}{place}: {}", path.display(), error.message())).into()
+        })
+    }
+}
+
+/// A model and how to load it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSettings {
+    pub model: String,
+    pub device: DeviceChoice,
+    pub lanes: usize,
+    pub context_length: Option<usize>,
+    pub threads: Option<usize>,
+}
+
+impl ModelSettings {
+    /// The context for a model that was trained for `trained` positions.
+    pub fn context_for(&self, trained: usize) -> usize {
+        self.context_length.unwrap_or(DEFAULT_CONTEXT).min(trained).max(1)
+    }
+}
+
+/// What `laneway serve` needs.
+#[derive(Clone, Debug)]
+pub struct ServeSettings {
+    pub model: ModelSettings,
+    pub host: String,
+    pub port: u16,
+    pub api_key: Option<String>,
+    pub cors_origins: Vec<String>,
+    pub queue_depth: usize,
+}
+
+impl ModelArgs {
+    /// These options over those of the file.
+    pub fn settings(&self, config: &Config) -> Result<ModelSettings> {
+        let from_file = config.device.as_ref().map(|device| match device {
+            Device::Index(index) => index.to_string(),
+            Device::Name(name) => name.clone(),
+        });
+        let device = self.device.clone().or(from_file).unwrap_or_default();
+        let Ok(device) = device.parse();
+        let model = self.model.clone().or_else(|| config.model.clone());
+        Ok(ModelSettings {
+            model: model.unwrap_or_else(|| catalogue::DEFAULT.to_owned()),
+            device,
+            lanes: within("lanes", self.lanes.or(config.lanes), 256)?.unwrap_or(4),
+            context_length: within("ctx", self.ctx.or(config.ctx), 1 << 24)?,
+            threads: within("threads", self.threads.or(config.threads), 1024)?,
+        })
+    }
+}
+
+impl ServeArgs {
+    /// These options over those of the file.
+    pub fn settings(&self, config: &Config) -> Result<ServeSettings> {
+        let model = self.model.settings(config)?;
+        let api_key = self.api_key.clone().or_else(|| config.api_key.clone());
+        if api_key.as_ref().is_some_and(|key| key.trim().is_empty()) {
+            return Err(Usage("the API key is empty; leave it out to let everybody in".to_owned()).into());
+        }
+        let from_file = config.cors.as_ref().map(|origins| match origins {
+            Origins::One(origin) => vec![origin.clone()],
+            Origins::Many(origins) => origins.clone(),
+        });
+        let cors_origins = self.cors.clone().or(from_file).unwrap_or_default();
+        let cors_origins: Vec<_> = cors_origins.iter().map(|o| o.trim().to_owned()).filter(|o| !o.is_empty()).collect();
+        for origin in &cors_origins {
+            check_origin(origin)?;
+        }
+        let queue_depth = within("queue", self.queue.or(config.queue), 1 << 20)?;
+        Ok(ServeSettings {
+            host: self.host.clone().or_else(|| config.host.clone()).unwrap_or_else(|| "127.0.0.1".to_owned()),
+            port: self.port.or(config.port).unwrap_or(8000),
+            api_key,
+            cors_origins,
+            queue_depth: queue_depth.unwrap_or_else(|| laneway_session::default_queue_depth(model.lanes)),
+            model,
+        })
+    }
+}
+
+impl ChatArgs {
+    /// These options over those of the file; a terminal needs one lane.
+    pub fn settings(&self, config: &Config) -> Result<ModelSettings> {
+        Ok(ModelSettings { lanes: 1, ..self.model.settings(config)? })
+    }
+}
+
+fn within(name: &str, value: Option<usize>, max: usize) -> Result<Option<usize>> {
+    match value {
+        Some(value) if value == 0 || value > max => {
+            Err(Usage(format!("{name} is {value}, expected 1 to {max}")).into())
+        }
+        other => Ok(other),
+    }
+}
+
+fn check_origin(origin: &str) -> Result<()> {
+    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    let plain = |host: &str| !host.is_empty() && host.chars().all(|c| c.is_ascii_graphic() && c != '/');
+    if origin == "*" || host.is_some_and(plain) {
+        return Ok(());
+    }
+    Err(Usage(format!("`{origin}` is not an origin (expected * or the form https://example.org, without a path)"))
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    use crate::args::{Cli, Command};
+
+    fn settings(arguments: &[&str], file: &str) -> Result<ServeSettings> {
+        let cli = Cli::try_parse_from(["laneway", "serve"].iter().chain(arguments))?;
+        let Command::Serve(args) = cli.command else { unreachable!("serve was asked for") };
+        args.settings(&toml::from_str(file)?)
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let file = "port = 1234\nlanes = 2\ndevice = 0\ncors = 'https://a.org'";
+        let read = settings(&["--port", "99", "--device", "cpu"], file).unwrap();
+        assert_eq!((read.port, read.model.lanes, read.model.device), (99, 2, DeviceChoice::Cpu));
+        assert_eq!((read.cors_origins, read.host.as_str()), (vec!["https://a.org".to_owned()], "127.0.0.1"));
+        assert_eq!(settings(&[], file).unwrap().model.device, DeviceChoice::Index(0));
+        assert_eq!(settings(&[], "").unwrap().queue_depth, 32);
+    }
+
+    #[test]
+    fn origins_come_one_by_one_or_separated_by_commas() {
+        let read = settings(&["--cors", "https://a.org,http://b:3000", "--cors", "*"], "").unwrap();
+        assert_eq!(read.cors_origins, ["https://a.org", "http://b:3000", "*"]);
+    }
+
+    #[test]
+    fn wrong_values_are_refused_by_name() {
+        let refused = |arguments: &[&str], file: &str, words: &str| {
+            let error = settings(arguments, file).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        refused(&["--lanes", "0"], "", "lanes is 0, expected 1 to 256");
+        refused(&[], "ctx = 0", "ctx is 0");
+        refused(&[], "prot = 1", "unknown field `prot`");
+        refused(&["--cors", "https://a.org/x"], "", "is not an origin");
+        refused(&["--api-key", " "], "", "API key is empty");
+        refused(&["--port", "70000"], "", "70000");
+    }
+}

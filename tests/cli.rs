@@ -1,0 +1,145 @@
+//! The commands that run to their end.
+
+mod support;
+
+use std::path::Path;
+
+use support::{fixture, laneway, refusal, run, scratch, tensor};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn files_that_are_no_model_are_refused_in_one_line() {
+    let folder = scratch("no-model");
+    let check = |name: &str, content: &[u8], words: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, content).unwrap();
+        for command in
+            [&["inspect", text(&path)][..], &["serve", "--model", text(&path)], &["bench", "--model", text(&path)]]
+        {
+            let (code, line) = refusal(&run(command));
+            assert!(code == Some(1) && line.contains(words) && line.contains(name), "{command:?}: {line}");
+        }
+    };
+    let whole = std::fs::read(fixture("llama_tiny_gguf/model.gguf")).unwrap();
+    check("truncated.gguf", &whole[..whole.len() / 2], "past end");
+    check("header.gguf", &whole[..900], "truncated");
+    check("page.gguf", b"<!doctype html><title>Sign in</title>", "probably a web page");
+    check("empty.gguf", b"", "is empty");
+    let mut other = whole.clone();
+    let at = whole.windows(5).position(|bytes| bytes == b"llama").unwrap();
+    other[at..at + 5].copy_from_slice(b"lumma");
+    check("other.gguf", &other, "architecture `lumma` is not supported (supported: ");
+
+    let (code, line) = refusal(&run(&["inspect", text(&folder.join("absent.gguf"))]));
+    assert!(code == Some(1) && line.contains("absent.gguf"), "{line}");
+    let (code, line) = refusal(&run(&["inspect", "gpt-9"]));
+    assert!(code == Some(2) && line.contains("smollm2-135m-instruct"), "{line}");
+}
+
+#[test]
+fn wrong_usage_has_exit_code_2() {
+    let code = |arguments: &[&str]| run(arguments).status.code();
+    assert_eq!(code(&[]), Some(2));
+    assert_eq!(code(&["serve", "--prot", "1"]), Some(2));
+    assert_eq!(code(&["serve", "--port", "70000"]), Some(2));
+    assert_eq!(code(&["serve", "--lanes", "0"]), Some(2));
+    assert_eq!(code(&["serve", "--api-key", ""]), Some(2));
+    assert_eq!(code(&["pull", "hf:owner/../x.gguf"]), Some(2));
+    let model = fixture("llama_tiny");
+    assert_eq!(code(&["logits", "--model", text(&model), "--ids", "1,512", "--out", "x"]), Some(2));
+    assert_eq!(code(&["bench", "--model", text(&model), "--prompt", "512"]), Some(2));
+    assert_eq!(laneway(&["serve"]).env("LANEWAY_PORT", "x").output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn unknown_keys_of_the_configuration_are_named() {
+    let file = scratch("config").join("laneway.toml");
+    std::fs::write(&file, "lanes = 2\nprot = 1\n").unwrap();
+    let (code, line) = refusal(&run(&["serve", "--config", text(&file)]));
+    assert!(code == Some(2) && line.contains("line 2: unknown field `prot`"), "{line}");
+    let (code, line) = refusal(&run(&["serve", "--config", "absent.toml"]));
+    assert!(code == Some(1) && line.contains("absent.toml"), "{line}");
+}
+
+#[test]
+fn inspect_shows_metadata_network_and_tensors() {
+    let output = run(&["inspect", text(&fixture("gemma4_moe_tiny_gguf/model.gguf"))]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{shown}");
+    for words in [
+        "general.architecture",
+        "gemma4",
+        "… 512 in all]",
+        "experts of which",
+        "token_embd.weight",
+        "BF16",
+        "for each position of context",
+    ] {
+        assert!(shown.contains(words), "{words} is missing in:\n{shown}");
+    }
+    let output = run(&["inspect", text(&fixture("llama_tiny"))]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("none in the files, token ids only") && shown.contains("blk.2.ffn_down.weight"), "{shown}");
+}
+
+#[test]
+fn logits_equal_the_reference() {
+    for (model, reference) in [("llama_tiny", "llama_tiny"), ("gemma3_tiny_gguf/model.gguf", "gemma3_tiny")] {
+        let out = scratch("logits").join("logits.safetensors");
+        let reference = fixture(reference).join("reference.safetensors");
+        let (_, ids) = tensor(&reference, "input_ids");
+        let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let model = fixture(model);
+        let output = run(&["logits", "--model", text(&model), "--ids", &ids, "--device", "cpu", "--out", text(&out)]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let (shape, found) = tensor(&out, "logits");
+        let (expected_shape, expected) = tensor(&reference, "prefill_logits");
+        assert_eq!(shape, expected_shape);
+        let distance = found.iter().zip(&expected).map(|(&a, &b)| (f32::from_bits(a) - f32::from_bits(b)).abs());
+        let worst = distance.fold(0.0, f32::max);
+        assert!(worst < 2e-3, "{}: off by {worst}", model.display());
+    }
+}
+
+#[test]
+fn bench_reports_its_figures_as_json() {
+    let model = fixture("llama_tiny");
+    let arguments = [
+        "bench",
+        "--model",
+        text(&model),
+        "--device",
+        "cpu",
+        "--prompt",
+        "70",
+        "--generate",
+        "5",
+        "--runs",
+        "2",
+        "--json",
+    ];
+    let output = run(&arguments);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for key in ["load_s", "first_token_s", "prefill_tokens_per_s", "decode_tokens_per_s", "peak_memory_bytes"] {
+        assert!(report[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {report}");
+    }
+    assert!(report["decode_dispatches"].is_null(), "{report}");
+}
+
+#[test]
+fn models_are_listed_with_licence_and_state() {
+    let output = laneway(&["models"]).env("LANEWAY_CACHE", scratch("models")).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let line = shown.lines().find(|line| line.starts_with("gemma-3-270m")).unwrap();
+    assert!(line.contains("253 MB") && line.contains("Gemma terms") && line.contains(" no "), "{line}");
+}
+
+#[test]
+fn the_cpu_is_always_a_device() {
+    let output = run(&["devices"]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.lines().any(|line| line.starts_with("cpu ")), "{shown}");
+}

@@ -1,0 +1,154 @@
+//! `laneway serve` over a real socket.
+
+mod support;
+
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use support::{Server, fixture, refusal, run, tensor};
+
+/// A completion of token ids must have the reference's greedy ids, told by the tokens' names.
+fn check_greedy(model: &str, reference: &str, device: &str, name_of: fn(u32) -> String) {
+    let server = Server::start(&fixture(model), &["--device", device]);
+    let reference = fixture(reference).join("reference.safetensors");
+    let (_, prompt) = tensor(&reference, "input_ids");
+    let (_, greedy) = tensor(&reference, "greedy_ids");
+    let id = model.split('/').next().unwrap();
+    let mut body =
+        json!({ "model": id, "prompt": prompt, "max_tokens": greedy.len(), "temperature": 0, "logprobs": 1 });
+    let expected: Vec<_> = greedy.iter().map(|&id| name_of(id)).collect();
+
+    let (status, answer) = server.post("/v1/completions", &body);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["choices"][0]["logprobs"]["tokens"], json!(expected), "{model} on {device}");
+    assert_eq!(answer["usage"]["prompt_tokens"], prompt.len());
+    assert_eq!(answer["usage"]["completion_tokens"], greedy.len());
+
+    body["stream"] = true.into();
+    let (status, stream) = server.request("POST", "/v1/completions", &body.to_string());
+    assert_eq!(status, 200, "{stream}");
+    let events: Vec<_> = stream.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    assert_eq!(events.last(), Some(&"[DONE]"));
+    let streamed: Vec<_> = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str::<Value>(event).unwrap())
+        .flat_map(|event| event["choices"][0]["logprobs"]["tokens"].as_array().cloned().unwrap_or_default())
+        .collect();
+    assert_eq!(Value::from(streamed), json!(expected), "{model} on {device}, streamed");
+    assert_eq!(server.end("INT"), Some(0));
+}
+
+fn named(id: u32) -> String {
+    format!("t{id}")
+}
+
+fn bracketed(id: u32) -> String {
+    format!("<{id}>")
+}
+
+#[test]
+fn a_gguf_file_answers_its_greedy_ids_on_the_cpu() {
+    check_greedy("llama_tiny_gguf/model.gguf", "llama_tiny", "cpu", named);
+    check_greedy("gemma4_moe_tiny_gguf/model.gguf", "gemma4_moe_tiny", "cpu", named);
+}
+
+#[test]
+fn a_checkpoint_without_tokenizer_answers_its_greedy_ids_on_the_cpu() {
+    check_greedy("llama_tiny", "llama_tiny", "cpu", bracketed);
+    check_greedy("gemma4_ple_shared_tiny", "gemma4_ple_shared_tiny", "cpu", bracketed);
+}
+
+#[test]
+fn a_gguf_file_answers_its_greedy_ids_on_software_vulkan() {
+    check_greedy("llama_tiny_gguf/model.gguf", "llama_tiny", "lavapipe", named);
+}
+
+#[test]
+fn a_checkpoint_answers_its_greedy_ids_on_software_vulkan() {
+    check_greedy("gemma4_moe_tiny", "gemma4_moe_tiny", "lavapipe", bracketed);
+}
+
+#[test]
+fn ids_in_brackets_are_prompts_and_other_text_is_refused() {
+    let server = Server::start(&fixture("llama_tiny"), &["--device", "cpu"]);
+    let body = |prompt: Value| json!({ "model": "llama_tiny", "prompt": prompt, "max_tokens": 3, "temperature": 0 });
+    let (_, by_text) = server.post("/v1/completions", &body("<2><431><379>".into()));
+    let (_, by_ids) = server.post("/v1/completions", &body(json!([2, 431, 379])));
+    assert_eq!(by_text["choices"], by_ids["choices"]);
+    assert_eq!(by_text["usage"]["prompt_tokens"], 3);
+
+    let (status, refused) = server.post("/v1/completions", &body("hello".into()));
+    assert_eq!((status, &refused["error"]["param"]), (400, &"prompt".into()), "{refused}");
+    let (status, refused) = server.post("/v1/completions", &body(json!([512])));
+    assert_eq!(status, 400, "{refused}");
+    let chat = json!({ "model": "llama_tiny", "messages": [{ "role": "user", "content": "x" }] });
+    let (status, refused) = server.post("/v1/chat/completions", &chat);
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("/v1/completions"), "{refused}");
+}
+
+#[test]
+fn the_chat_page_may_talk_to_its_server_only() {
+    let server = Server::start(&fixture("llama_tiny"), &["--device", "cpu", "--api-key", "secret"]);
+    let mut page = String::new();
+    server.send("GET", "/", "").read_to_string(&mut page).unwrap();
+    let (head, body) = page.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(head.contains("content-security-policy: default-src 'none'"), "{head}");
+    assert!(body.contains("<title>Laneway</title>") && !body.contains("http://") && !body.contains("https://"));
+    assert_eq!(server.request("GET", "/v1/models", "").0, 401);
+    assert_eq!(server.request("GET", "/health", "").0, 200);
+}
+
+#[test]
+fn a_prompt_over_the_context_is_refused_with_both_numbers() {
+    let server = Server::start(&fixture("llama_tiny"), &["--device", "cpu", "--ctx", "20"]);
+    let prompt: Vec<u32> = (5..30).collect();
+    let (status, refused) = server.post("/v1/completions", &json!({ "model": "llama_tiny", "prompt": prompt }));
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(status == 400 && message.contains("25") && message.contains("20"), "{refused}");
+}
+
+#[test]
+fn sigterm_lets_a_running_answer_end() {
+    let server = Server::start(&fixture("llama_tiny"), &["--device", "cpu"]);
+    let body =
+        json!({ "model": "llama_tiny", "prompt": [2, 431], "max_tokens": 400, "temperature": 0, "stream": true });
+    let mut stream = server.send("POST", "/v1/completions", &body.to_string());
+    let mut start = [0; 64];
+    stream.read_exact(&mut start).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        rest
+    });
+    assert_eq!(server.end("TERM"), Some(0));
+    let rest = reader.join().unwrap();
+    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"), "{rest}");
+}
+
+#[test]
+fn a_port_in_use_is_an_error() {
+    let server = Server::start(&fixture("llama_tiny"), &["--device", "cpu"]);
+    let port = server.address.rsplit(':').next().unwrap();
+    let model = fixture("llama_tiny");
+    let output = run(&["serve", "--device", "cpu", "--port", port, "--model", model.to_str().unwrap()]);
+    let (code, text) = refusal(&output);
+    assert!(code == Some(1) && text.contains(&format!("port {port} is in use")), "{text}");
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_ends_the_server() {
+    let load = |model: &Path, device: &str| {
+        let output = run(&["serve", "--port", "0", "--device", device, "--model", model.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        // Graphics drivers add lines of their own.
+        let text = String::from_utf8(output.stderr).unwrap();
+        text.lines().last().unwrap().to_owned()
+    };
+    let text = load(&fixture("llama_tiny_gguf/model.gguf"), "no-such-adapter");
+    assert!(text.contains("no-such-adapter"), "{text}");
+    let text = load(&fixture("diffusion_gemma_tiny_gguf/model.gguf"), "cpu");
+    assert!(text.to_lowercase().contains("diffusion"), "{text}");
+}

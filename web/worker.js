@@ -1,0 +1,52 @@
+// Owns the wasm module and one model. Messages in: {id, call, ...arguments}; out: {id, value} or {id, error}.
+
+import start, * as laneway from "./pkg/laneway_web.js";
+
+const started = start();
+started.catch(() => {}); // Each call reports it.
+const unanswered = new Set();
+let model;
+
+const loaded = () => {
+  if (!model) throw new Error("no model is loaded");
+  return model;
+};
+
+const calls = {
+  async load({ bytes, contextLength }) {
+    model?.free();
+    model = undefined;
+    model = await laneway.Model.load(new Uint8Array(bytes), contextLength);
+    return model.describe();
+  },
+  generate: ({ prompt, count }) => loaded().generate(Uint32Array.from(prompt), count),
+  stepTimings: ({ count }) => loaded().stepTimings(count),
+  burnLaunch({ count }) {
+    if (!laneway.burnLaunch) throw new Error("this build lacks the feature `measure`");
+    return laneway.burnLaunch(count);
+  },
+};
+
+function answer(id, reply) {
+  if (unanswered.delete(id)) postMessage({ id, ...reply });
+}
+
+async function serve({ id, call, ...args }) {
+  unanswered.add(id);
+  try {
+    await started;
+    if (!Object.hasOwn(calls, call)) throw new Error(`unknown call ${call}`);
+    answer(id, { value: await calls[call](args) });
+  } catch (error) {
+    answer(id, { error: String(error?.message ?? error) });
+  }
+}
+
+// A trap in wasm ends its task without settling the promise: whoever waits must hear of it.
+function fail(reason) {
+  for (const id of [...unanswered]) answer(id, { error: `internal error, start a new worker: ${reason}` });
+}
+
+addEventListener("error", (event) => fail(event.message));
+addEventListener("unhandledrejection", (event) => fail(String(event.reason?.message ?? event.reason)));
+addEventListener("message", (event) => void serve(event.data));
