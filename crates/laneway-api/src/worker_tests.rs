@@ -57,6 +57,7 @@ fn outcome(handle: &mut TurnHandle) -> (Vec<u32>, Result<Finish, TurnError>) {
 struct Gated {
     inner: FakeEngine,
     open: Arc<AtomicBool>,
+    entered: Arc<AtomicBool>,
     dropped: Arc<AtomicUsize>,
     panic_on_drop: bool,
 }
@@ -75,6 +76,7 @@ impl Engine for Gated {
     }
 
     async fn collect(&mut self) -> Result<StepOutcome, EngineError> {
+        self.entered.store(true, Ordering::Release);
         until(|| self.open.load(Ordering::Acquire));
         self.inner.collect().await
     }
@@ -89,15 +91,17 @@ impl Drop for Gated {
 
 struct Gate {
     open: Arc<AtomicBool>,
+    entered: Arc<AtomicBool>,
     dropped: Arc<AtomicUsize>,
 }
 
 fn gated(config: ServiceConfig, faults: &Faults, panic_on_drop: bool) -> (Worker<u32>, Gate) {
-    let gate = Gate { open: Arc::default(), dropped: Arc::default() };
-    let (open, dropped, faults) = (gate.open.clone(), gate.dropped.clone(), faults.clone());
+    let gate = Gate { open: Arc::default(), entered: Arc::default(), dropped: Arc::default() };
+    let (open, entered) = (gate.open.clone(), gate.entered.clone());
+    let (dropped, faults) = (gate.dropped.clone(), faults.clone());
     let opener = move |_: &u32, _: &Cancel| {
         let inner = FakeEngine::new(LIMITS, faults.clone());
-        Ok(Gated { inner, open: open.clone(), dropped: dropped.clone(), panic_on_drop })
+        Ok(Gated { inner, open: open.clone(), entered: entered.clone(), dropped: dropped.clone(), panic_on_drop })
     };
     (Worker::spawn("gated", config, opener).unwrap(), gate)
 }
@@ -144,7 +148,7 @@ fn submit_returns_at_once_and_a_full_queue_refuses() {
     let (worker, gate) = gated(config, &Faults::default(), false);
     let mut handles = vec![worker.submit(turn(&[1, 2], 4)).unwrap()];
     // The thread is inside the engine from here on.
-    until(|| worker.metrics().snapshot().lanes.active == 1);
+    until(|| gate.entered.load(Ordering::Acquire));
     for _ in 0..2 {
         handles.push(worker.submit(turn(&[3, 4], 4)).unwrap());
     }
