@@ -1,5 +1,8 @@
 //! The commands that run to their end.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::path::Path;
@@ -142,4 +145,20 @@ fn the_cpu_is_always_a_device() {
     let output = run(&["devices"]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.lines().any(|line| line.starts_with("cpu ")), "{shown}");
+}
+
+#[test]
+fn a_model_larger_than_the_device_is_refused_with_numbers() {
+    let model = fixture("llama_tiny");
+    let model = model.to_str().unwrap();
+    let arguments = ["serve", "--port", "0", "--model", model, "--device", "lavapipe", "--lanes", "4000000"];
+    let output = run(&arguments);
+    let (code, text) = refusal_at_the_end(&output);
+    assert!(code == Some(1) && text.contains("bytes") && text.contains("4000000 lanes"), "{text}");
+}
+
+/// Exit code and last line on stderr: graphics drivers may complain before it.
+fn refusal_at_the_end(output: &std::process::Output) -> (Option<i32>, String) {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text.lines().last().unwrap_or_default().to_owned())
 }

@@ -1,5 +1,8 @@
 //! `laneway pull` from a server in this test that misbehaves.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::collections::VecDeque;

@@ -1,9 +1,13 @@
 //! `laneway serve` over a real socket.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{Server, fixture, refusal, run, tensor};
@@ -151,4 +155,46 @@ fn a_model_that_cannot_be_loaded_ends_the_server() {
     assert!(text.contains("no-such-adapter"), "{text}");
     let text = load(&fixture("diffusion_gemma_tiny_gguf/model.gguf"), "cpu");
     assert!(text.to_lowercase().contains("diffusion"), "{text}");
+}
+
+#[test]
+fn two_hundred_clients_that_leave_cost_nothing_that_stays() {
+    let server = Server::start(&fixture("gemma3_tiny"), &["--device", "cpu", "--lanes", "2", "--threads", "1"]);
+    let metric = |name: &str| -> f64 {
+        let text = server.request("GET", "/metrics", "").1;
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let resident_kib = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let leave = |round: u64| {
+        let prompt: Vec<u64> = (0..100).map(|i| (i * 7 + round * 13) % 500).collect();
+        let body = json!({
+            "model": "gemma3_tiny", "prompt": prompt, "max_tokens": 300, "seed": round, "stream": round.is_multiple_of(2)
+        });
+        let mut stream = server.send("POST", "/v1/completions", &body.to_string());
+        stream.set_read_timeout(Some(Duration::from_millis(1 + round * 31 % 40))).unwrap();
+        // Some leave before the first byte, some in the middle of the answer.
+        let mut some = vec![0; 1 + (round * 97 % 3000) as usize];
+        drop(stream.read(&mut some));
+    };
+    let settle = || {
+        let start = std::time::Instant::now();
+        while metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") > 0.0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "work of clients that left goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    (0..50).for_each(leave);
+    settle();
+    let before = resident_kib();
+    (50..250).for_each(leave);
+    settle();
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 16 * 1024, "memory grew by {grown} KiB over 200 clients");
+    let body = json!({ "model": "gemma3_tiny", "prompt": [2, 431, 9], "max_tokens": 5, "temperature": 0 });
+    assert_eq!(server.post("/v1/completions", &body).1["usage"]["completion_tokens"], 5);
 }

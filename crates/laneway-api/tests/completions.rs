@@ -1,5 +1,8 @@
 //! `POST /v1/completions`, whole and streamed.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Script, Server};

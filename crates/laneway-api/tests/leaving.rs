@@ -1,5 +1,8 @@
 //! Clients that leave, and a server that ends.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

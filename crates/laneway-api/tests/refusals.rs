@@ -1,5 +1,8 @@
 //! Requests that are refused, over a real socket.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! The tiny models, from both kinds of file, against transformers' numbers.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Runner, argmax, assert_close, reference, rows};

@@ -1,5 +1,8 @@
 //! Greedy continuations of real files; runs where `LANEWAY_TEST_MODELS` names their folder.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Runner, argmax};

@@ -1,5 +1,8 @@
 //! The same model from both kinds of file, and the configuration of each family.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{MODELS, fixtures, gguf, safetensors};

@@ -1,5 +1,8 @@
 //! Files made to break a reader: each is refused with a reason, none panics.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Gguf, Kv, LLAMA_CONFIG, Random, SHARD_HEADER, array, exercise, hostile, shard, string};

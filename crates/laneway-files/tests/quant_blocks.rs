@@ -1,5 +1,8 @@
 //! Every block format against the values of an independent decoder.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use laneway_files::{Format, blocks};

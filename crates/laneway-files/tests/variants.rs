@@ -1,5 +1,8 @@
 //! Configurations as published, and what GGUF files may hold besides the fixtures.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Gguf, Kv, array, fixtures};

@@ -42,6 +42,18 @@ pub enum AdapterChoice {
     Any,
 }
 
+impl AdapterChoice {
+    /// The adapter tests run on: `LANEWAY_TEST_DEVICE` (`gpu` for real hardware, else a name), or lavapipe, which every
+    /// machine can have and whose results do not depend on the machine.
+    pub fn for_tests() -> Self {
+        match std::env::var("LANEWAY_TEST_DEVICE").as_deref() {
+            Ok("gpu") => Self::Hardware,
+            Ok(name) => Self::Name(name.into()),
+            Err(_) => Self::Name("llvmpipe".into()),
+        }
+    }
+}
+
 /// An open device: the same one for burn's tensors and for our kernels.
 #[derive(Clone)]
 pub struct Gpu {

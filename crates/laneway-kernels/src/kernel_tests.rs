@@ -34,9 +34,8 @@ impl Noise {
 }
 
 fn gpu(class: AdapterClass) -> Gpu {
-    let choice = AdapterChoice::Name("llvmpipe".into());
-    let gpu = pollster::block_on(Gpu::open(&choice)).expect("tests need lavapipe: `cargo xtask test` installs it");
-    gpu.laid_out_for(class)
+    let gpu = pollster::block_on(Gpu::open(&AdapterChoice::for_tests()));
+    gpu.expect("tests need lavapipe: `cargo xtask setup`").laid_out_for(class)
 }
 
 /// Random blocks whose scales are ordinary numbers.

@@ -92,7 +92,7 @@ impl WeightSpace for GpuSpace {
 
     fn matrix(&mut self, parts: &[&Tensor]) -> Result<GpuMatrix, ModelError> {
         let cols = parts.first().map_or(0, |t| t.cols());
-        if cols == 0 || cols % 8 != 0 {
+        if cols == 0 || !cols.is_multiple_of(8) {
             return Err(ModelError::Device(format!("rows of {cols} weights: kernels need a multiple of 8")));
         }
         let mut matrix = GpuMatrix { parts: Vec::new(), rows: 0, cols };

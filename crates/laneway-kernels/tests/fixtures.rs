@@ -1,9 +1,12 @@
 //! The tiny models against transformers' own numbers, on our kernels and in burn's plain operations.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use burn::tensor::Device;
-use common::{FAMILIES, Reference, error, software_gpu, weights};
+use common::{FAMILIES, Reference, error, gpu, weights};
 use laneway_files::Weights;
 use laneway_kernels::plain::{PlainCache, PlainSpace, PlainStep};
 use laneway_kernels::{Gpu, GpuSpace, Runner, StateShape};
@@ -36,7 +39,7 @@ fn tables() -> Vec<Vec<u32>> {
 
 #[test]
 fn kernels_match_every_reference_tensor() {
-    let gpu = software_gpu();
+    let gpu = gpu();
     for family in FAMILIES {
         let reference = Reference::of(family);
         let prompt = reference.ids("input_ids");
@@ -97,7 +100,7 @@ fn greedy(runner: &mut Runner, prompt: &[u32], count: usize, chunk: usize, table
 #[test]
 fn real_models_reproduce_their_greedy_ids() {
     let Ok(folder) = std::env::var("LANEWAY_TEST_MODELS") else { return };
-    let gpu = software_gpu();
+    let gpu = gpu();
     let text = std::fs::read_to_string(common::fixture("real_models.json")).unwrap();
     let references: serde_json::Value = serde_json::from_str(&text).unwrap();
     let files = [("smollm2.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"), ("gemma3-270m.gguf", "gemma-3-270m-q4_k_m.gguf")];
@@ -129,7 +132,7 @@ fn real_models_reproduce_their_greedy_ids() {
 
 #[test]
 fn kernels_reproduce_greedy_ids_with_steps_in_flight() {
-    let gpu = software_gpu();
+    let gpu = gpu();
     for family in FAMILIES {
         let reference = Reference::of(family);
         let (prompt, expected) = (reference.ids("input_ids"), reference.ids("greedy_ids"));
@@ -145,7 +148,7 @@ fn kernels_reproduce_greedy_ids_with_steps_in_flight() {
 
 #[test]
 fn two_lanes_in_one_step_do_not_see_each_other() {
-    let gpu = software_gpu();
+    let gpu = gpu();
     let reference = Reference::of("gemma3_tiny");
     let prompt = reference.ids("input_ids");
     let [(_, weights), _] = weights("gemma3_tiny");
@@ -162,7 +165,7 @@ fn two_lanes_in_one_step_do_not_see_each_other() {
 
 #[test]
 fn plain_operations_match_on_the_cpu_and_on_the_gpu() {
-    let gpu = software_gpu();
+    let gpu = gpu();
     // The cpu backend takes every family and both files; on the GPU burn compiles kernels of its own, so one of each kind.
     plain_matches(&Device::flex(), &FAMILIES);
     plain_matches(gpu.tensors(), &["llama_tiny", "gemma4_moe_tiny"]);

@@ -1,5 +1,8 @@
 //! Every kernel variant that can be asked for is valid WGSL and keeps to what any WebGPU device offers.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 use laneway_files::Format;
 use laneway_kernels::{Shader, Variant, declared_bindings};
 

@@ -47,6 +47,7 @@ pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
         (0..args.runs).map(|_| block_on(generate_once(&mut engine, &ids, generate))).collect::<Result<_>>()?;
     let cold = runs[0].first_token;
     let cost = engine.decode_cost();
+    let copied = block_on(copy_speed(&engine))?;
 
     let steps = (generate - 1) as f64;
     let seconds = |pick: fn(&Run) -> Duration| median(runs.iter().map(|run| pick(run).as_secs_f64()).collect());
@@ -72,6 +73,8 @@ pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
         "decode_tokens_per_s": 1.0 / decode,
         "prefill_cpu_s_per_token": cpu(|run| run.prefill_cpu).map(|time| time / prompt as f64),
         "decode_cpu_s_per_token": cpu(|run| run.decode_cpu).map(|time| time / steps),
+        "decode_weight_bytes_per_s": engine.weight_bytes() as f64 / decode,
+        "copy_bytes_per_s": copied,
         "peak_memory_bytes": usage::peak_memory_bytes(),
         "file_tensor_bytes": file_bytes,
         "device_weight_bytes": engine.weight_bytes(),
@@ -82,6 +85,22 @@ pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
         "decode_weight_ratio": cost.map(|cost| cost.weight_bytes as f64 / file_bytes as f64),
     });
     if args.json { print(&format!("{report}\n")) } else { print(&text(&report)) }
+}
+
+/// Bytes per second that a copy within the device's memory reads and writes, the best of three; nothing on the cpu.
+async fn copy_speed(engine: &ModelEngine) -> Result<Option<f64>> {
+    const BYTES: u64 = 64 << 20;
+    const TIMES: usize = 8;
+    let mut best: Option<f64> = None;
+    for _ in 0..3 {
+        let start = Instant::now();
+        if !engine.copy_on_device(BYTES, TIMES).await? {
+            return Ok(None);
+        }
+        let moved = (2 * BYTES * TIMES as u64) as f64 / start.elapsed().as_secs_f64();
+        best = Some(best.map_or(moved, |best| best.max(moved)));
+    }
+    Ok(best)
 }
 
 /// Ids that differ from their neighbours and look like no language.
@@ -169,6 +188,7 @@ fn text(report: &serde_json::Value) -> String {
         None => "-".to_owned(),
     };
     let size = |key: &str| report[key].as_u64().map_or_else(|| "-".to_owned(), bytes);
+    let gigabytes = |key: &str| report[key].as_f64().map_or_else(|| "-".to_owned(), |v| format!("{:.1} GB/s", v / 1e9));
     let word = |key: &str| report[key].as_str().unwrap_or_default().to_owned();
     let rows = [
         ("model", format!("{}, {}", word("model"), word("network"))),
@@ -187,6 +207,8 @@ fn text(report: &serde_json::Value) -> String {
         ("decode", number("decode_tokens_per_s", 2, " tokens/s")),
         ("prefill CPU", number("prefill_cpu_s_per_token", 5, " s/token")),
         ("decode CPU", number("decode_cpu_s_per_token", 5, " s/token")),
+        ("weights read", gigabytes("decode_weight_bytes_per_s")),
+        ("copy, read and written", gigabytes("copy_bytes_per_s")),
         ("peak memory", size("peak_memory_bytes")),
         ("weights in the file", size("file_tensor_bytes")),
         ("weights on the device", size("device_weight_bytes")),

@@ -1,6 +1,9 @@
 //! Reference ids and texts. Tests that need a real vocabulary do nothing unless the environment
 //! variable LANEWAY_TEST_MODELS names a folder with `smollm2.gguf` and `gemma3-270m.gguf`.
 
+// Helpers of tests, to which clippy.toml's allowance for test functions does not reach.
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::collections::HashMap;

@@ -7,10 +7,8 @@ use std::path::PathBuf;
 pub const FAMILIES: [&str; 5] =
     ["llama_tiny", "gemma3_tiny", "gemma4_dense_tiny", "gemma4_moe_tiny", "gemma4_ple_shared_tiny"];
 
-/// The software adapter that tests run on: every machine can have one, and its results do not depend on the machine.
-pub fn software_gpu() -> Gpu {
-    let choice = AdapterChoice::Name("llvmpipe".into());
-    pollster::block_on(Gpu::open(&choice)).expect("tests need lavapipe: `cargo xtask test` installs it")
+pub fn gpu() -> Gpu {
+    pollster::block_on(Gpu::open(&AdapterChoice::for_tests())).expect("tests need lavapipe: `cargo xtask setup`")
 }
 
 pub fn fixture(name: &str) -> PathBuf {
