@@ -7,9 +7,9 @@ use crate::runner::{Runner, read_back};
 use crate::scratch::Scratch;
 use crate::state::{DeviceState, StateShape};
 use crate::weights::GpuSpace;
-use laneway_files::{Activation, Format, Tensor};
+use laneway_files::{Activation, Format, RopePairs, Tensor};
 use laneway_model::sample::{IN_PROMPT, SamplerParams, sample};
-use laneway_model::{ExpertShape, Ops, Residual, WeightSpace};
+use laneway_model::{Attention, ExpertShape, KvShape, Ops, Residual, WeightSpace};
 
 const CLASSES: [AdapterClass; 2] = [AdapterClass::Software, AdapterClass::Hardware];
 
@@ -72,7 +72,15 @@ fn random_tensor(format: Format, rows: usize, cols: usize, noise: &mut Noise) ->
 
 fn with_recorder(gpu: &Gpu, tokens: usize, record: impl FnOnce(&mut Recorder<'_>) -> GpuAct) -> Vec<f32> {
     let shape = StateShape { lanes: 1, pages: 1, max_pages: 1, max_rows: 64, vocab: 8 };
-    let mut state = DeviceState::new(gpu, &[], shape);
+    with_state(gpu, tokens, DeviceState::new(gpu, &[], shape), record)
+}
+
+fn with_state(
+    gpu: &Gpu,
+    tokens: usize,
+    mut state: DeviceState,
+    record: impl FnOnce(&mut Recorder<'_>) -> GpuAct,
+) -> Vec<f32> {
     let scratch = Scratch::new(gpu);
     let plan = PlanBuilder::new(gpu);
     let mut recorder = Recorder { gpu, plan, scratch: &scratch, state: &mut state, tokens, wanted: 0, observed: None };
@@ -255,6 +263,65 @@ fn norms_and_residuals_match_on_odd_widths() {
                 recorder.add_norm(&mut x, &a, Residual { post: Some(&post), scale: 0.5, eps: 1e-5 }, &next)
             });
             assert_close(&found, &expected, &format!("{class:?} {cols}"));
+        }
+    }
+}
+
+#[test]
+fn attention_over_several_pages_and_tiles_matches_a_loop() {
+    // 150 positions: past five pages and two tiles of the kernel for GPUs; a head of 80 fills no power of two.
+    let (tokens, pages) = (150usize, [4u32, 0, 3, 1, 2]);
+    for class in CLASSES {
+        let gpu = gpu(class);
+        let mut noise = Noise(7);
+        for (heads, kv_heads, head_dim, window) in [(4, 2, 16, None), (3, 1, 80, Some(70)), (2, 2, 32, Some(1))] {
+            let cols = (heads + 2 * kv_heads) * head_dim;
+            let qkv = noise.floats(tokens * cols);
+            let part = |t: usize, head: usize| &qkv[t * cols + head * head_dim..][..head_dim];
+            let mut expected = Vec::new();
+            for t in 0..tokens {
+                for head in 0..heads {
+                    let kv_head = head / (heads / kv_heads);
+                    let first = window.map_or(0, |w: usize| (t + 1).saturating_sub(w));
+                    let scores: Vec<f32> =
+                        (first..=t).map(|k| 0.3 * dot(part(t, head), part(k, heads + kv_head))).collect();
+                    let highest = scores.iter().copied().fold(f32::MIN, f32::max);
+                    let mass: f32 = scores.iter().map(|s| (s - highest).exp()).sum();
+                    let weighted = |i: usize| -> f32 {
+                        let each = scores.iter().enumerate();
+                        each.map(|(at, s)| (s - highest).exp() / mass * part(first + at, heads + kv_heads + kv_head)[i])
+                            .sum()
+                    };
+                    expected.extend((0..head_dim).map(weighted));
+                }
+            }
+            let shape = StateShape { lanes: 1, pages: 5, max_pages: 5, max_rows: tokens, vocab: 8 };
+            let state = DeviceState::new(&gpu, &[Some(KvShape { kv_heads, head_dim })], shape);
+            let rows: Vec<u32> = (0..tokens as u32).flat_map(|t| [0, t, 0, 0]).collect();
+            state.rows.write(&gpu, 0, &rows);
+            state.tables.write(&gpu, 0, &pages);
+            let still = GpuSpace::new(&gpu).vector(&vec![0.0; head_dim / 2]).unwrap();
+            let attention = Attention {
+                kv_layer: 0,
+                writes_kv: true,
+                heads,
+                kv_heads,
+                head_dim,
+                window,
+                scale: 0.3,
+                eps: 1e-6,
+                q_norm: None,
+                k_norm: None,
+                unit_value_norm: false,
+                value_from_key: false,
+                inv_freq: &still,
+                pairs: RopePairs::Half,
+            };
+            let found = with_state(&gpu, tokens, state, |recorder| {
+                let qkv = upload(recorder, tokens, cols, &qkv);
+                recorder.attention(&qkv, &attention)
+            });
+            assert_close(&found, &expected, &format!("{class:?} {heads} heads of {head_dim}, window {window:?}"));
         }
     }
 }

@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use common::{FAMILIES, Reference, error, gpu, weights};
 use laneway_files::Weights;
 use laneway_kernels::plain::{PlainCache, PlainSpace, PlainStep};
-use laneway_kernels::{Gpu, GpuSpace, Runner, StateShape};
+use laneway_kernels::{AdapterClass, Gpu, GpuSpace, Runner, StateShape};
 use laneway_model::{Network, Row, Step};
 use std::sync::Arc;
 
@@ -39,12 +39,17 @@ fn tables() -> Vec<Vec<u32>> {
 
 #[test]
 fn kernels_match_every_reference_tensor() {
-    let gpu = gpu();
+    for class in [AdapterClass::Software, AdapterClass::Hardware] {
+        kernels_match(&gpu().laid_out_for(class));
+    }
+}
+
+fn kernels_match(gpu: &Gpu) {
     for family in FAMILIES {
         let reference = Reference::of(family);
         let prompt = reference.ids("input_ids");
         for (name, weights) in weights(family) {
-            let mut runner = runner(&gpu, &weights);
+            let mut runner = runner(gpu, &weights);
             let layers = weights.config().layers.len();
             let tables = tables();
             let prefill = rows(&prompt, 0);
@@ -132,12 +137,17 @@ fn real_models_reproduce_their_greedy_ids() {
 
 #[test]
 fn kernels_reproduce_greedy_ids_with_steps_in_flight() {
-    let gpu = gpu();
+    for class in [AdapterClass::Software, AdapterClass::Hardware] {
+        kernels_reproduce_greedy_ids(&gpu().laid_out_for(class));
+    }
+}
+
+fn kernels_reproduce_greedy_ids(gpu: &Gpu) {
     for family in FAMILIES {
         let reference = Reference::of(family);
         let (prompt, expected) = (reference.ids("input_ids"), reference.ids("greedy_ids"));
         for (name, weights) in weights(family) {
-            let mut runner = runner(&gpu, &weights);
+            let mut runner = runner(gpu, &weights);
             let tables = tables();
             // Chunks of 7: prefill in parts gives what prefill at once gives.
             let found = greedy(&mut runner, &prompt, expected.len(), 7, &tables);
