@@ -98,9 +98,9 @@ pub struct ChatArgs {
     #[arg(long)]
     pub system: Option<String>,
 
-    /// Randomness of the answers, 0 to always take the likeliest token
-    #[arg(long, default_value_t = 0.7, value_name = "T")]
-    pub temperature: f32,
+    /// Randomness of the answers, 0 to always take the likeliest token [default: what suits the model]
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
 
     /// Tokens that an answer may have [default: what the context leaves]
     #[arg(long, value_name = "N")]

@@ -15,6 +15,7 @@ use crate::load::{TextSide, text_side};
 use crate::output::{one_line, print};
 use crate::settings::{ModelSettings, Usage};
 use crate::tokenizer::Origin;
+use crate::usual::UsualSampling;
 
 const HELP: &str = "\
 /reset          forget the conversation
@@ -36,8 +37,8 @@ struct Chat<'a> {
 
 /// Talks until the input ends.
 pub fn run(settings: &ModelSettings, args: &ChatArgs) -> Result<()> {
-    let sampling = sampling(args)?;
     let text = text_side(settings)?;
+    let sampling = sampling(args, text.usual)?;
     if text.origin == Origin::Ids {
         return Err(anyhow!("{} has no tokenizer, so it cannot be talked to", text.name));
     }
@@ -174,10 +175,12 @@ fn figures(finish: &Finish) -> String {
     )
 }
 
-fn sampling(args: &ChatArgs) -> Result<SamplingOptions> {
+fn sampling(args: &ChatArgs, usual: UsualSampling) -> Result<SamplingOptions> {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let options = SamplingOptions {
-        temperature: args.temperature,
+        temperature: args.temperature.unwrap_or(usual.temperature),
+        top_p: usual.top_p,
+        top_k: usual.top_k,
         seed: args.seed.unwrap_or_else(clock),
         ..SamplingOptions::default()
     };

@@ -14,6 +14,7 @@ use crate::download::hexadecimal;
 use crate::pull;
 use crate::settings::ModelSettings;
 use crate::tokenizer::{self, Origin};
+use crate::usual::{UsualSampling, usual_sampling};
 
 /// Everything about a model but its weights.
 pub struct TextSide {
@@ -29,6 +30,8 @@ pub struct TextSide {
     pub tokenizer: Arc<Tokenizer>,
     pub origin: Origin,
     pub template: Option<ChatTemplate>,
+    /// What is sampled with where a request does not say.
+    pub usual: UsualSampling,
     /// Changes with the file's content, as far as its size and date tell.
     pub fingerprint: String,
 }
@@ -69,6 +72,7 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
         tokenizer: Arc::new(tokenizer),
         origin,
         template,
+        usual: usual_sampling(weights.config()),
         fingerprint: format!("fp_{}", &hexadecimal(&Sha256::digest(facts))[..12]),
         path,
     })

@@ -20,6 +20,7 @@ mod serve;
 mod settings;
 mod tokenizer;
 mod usage;
+mod usual;
 
 use std::process::ExitCode;
 

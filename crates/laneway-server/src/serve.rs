@@ -114,7 +114,12 @@ fn text_model(text: TextSide, host: &Host) -> TextModel {
         tokenizer: text.tokenizer,
         template: text.template,
         page_positions: PAGE_POSITIONS,
-        defaults: SamplingOptions::default(),
+        defaults: SamplingOptions {
+            temperature: Some(text.usual.temperature),
+            top_p: Some(text.usual.top_p),
+            top_k: Some(text.usual.top_k),
+            ..SamplingOptions::default()
+        },
         service: Arc::new(service),
     }
 }
