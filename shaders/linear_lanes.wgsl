@@ -1,26 +1,6 @@
 // Matrix-vector product for GPUs: LANES invocations share one output row, read neighbouring words, and add up through
 // workgroup memory; TOKENS activation rows per pass.
 // y and EXPERTS as in linear_rows. Grid: (x, ceil(tokens / TOKENS), z), x · z covering ceil(rows / (WORKGROUP / LANES)).
-struct Params {
-    rows: u32,
-    cols: u32,
-    tokens: u32,
-    y_stride: u32,
-    y_offset: u32,
-    up_row: u32,
-    plane1: u32,
-    plane2: u32,
-    plane3: u32,
-    expert_rows: u32,
-    experts_per_x: u32,
-}
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> weight: array<u32>; // [rows, cols] in planes
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>; // [tokens, cols]
-@group(0) @binding(3) var<storage, read_write> y: array<f32>; // [tokens, y_stride]
-//@if EXPERTS
-@group(0) @binding(4) var<storage, read> routes: array<vec2<u32>>; // [tokens] of (expert, weight bits)
-//@end
 
 const ROWS_PER_GROUP: u32 = WORKGROUP / LANES;
 var<workgroup> partial: array<f32, PARTIALS>; // [HALVES, TOKENS, WORKGROUP]

@@ -2,26 +2,6 @@
 // workgroup memory 16 columns at a time; each invocation keeps a 4 × 4 tile in registers.
 // y as in linear_rows; GATED: a workgroup's 64 rows are 32 gate rows and their 32 up rows.
 // Grid: (ceil(rows / (64 / HALVES)), ceil(tokens / 64), 1).
-struct Params {
-    rows: u32,
-    cols: u32,
-    tokens: u32,
-    y_stride: u32,
-    y_offset: u32,
-    up_row: u32,
-    plane1: u32,
-    plane2: u32,
-    plane3: u32,
-    expert_rows: u32,
-    experts_per_x: u32,
-}
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> weight: array<u32>; // [rows, cols] in planes
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>; // [tokens, cols]
-@group(0) @binding(3) var<storage, read_write> y: array<f32>; // [tokens, y_stride]
-//@if EXPERTS
-@group(0) @binding(4) var<storage, read> routes: array<vec2<u32>>; // [tokens] of (expert, weight bits)
-//@end
 
 const OUT_ROWS: u32 = 64u / HALVES;
 var<workgroup> tile_w: array<f32, 1088>; // [16, 64 + 4]: the 4 spread the banks

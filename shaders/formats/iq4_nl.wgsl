@@ -3,16 +3,7 @@ const GROUP_OCTETS: u32 = 4u;
 const CODEBOOK = array<f32, 16>(
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0);
 fn octet(row: u32, o: u32) -> array<vec4<f32>, 2> {
-    var codes = CODEBOOK;
-    let w = weight[row * (p.cols / 8u) + o];
-    return array<vec4<f32>, 2>(
-        vec4<f32>(codes[w & 15u], codes[(w >> 4u) & 15u], codes[(w >> 8u) & 15u], codes[(w >> 12u) & 15u]),
-        vec4<f32>(codes[(w >> 16u) & 15u], codes[(w >> 20u) & 15u], codes[(w >> 24u) & 15u], codes[w >> 28u]),
-    );
-}
-fn half_at(plane: u32, row: u32, g: u32) -> f32 {
-    let both = unpack2x16float(weight[plane + row * ((p.cols / 32u + 1u) / 2u) + g / 2u]);
-    return select(both.x, both.y, (g & 1u) == 1u);
+    return coded(weight[row * (p.cols / 8u) + o], CODEBOOK);
 }
 fn group_scale(row: u32, g: u32) -> vec2<f32> {
     return vec2<f32>(half_at(p.plane1, row, g), 0.0);

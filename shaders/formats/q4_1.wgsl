@@ -1,11 +1,5 @@
 // Q4_1: plane 0 nibbles (8 a word), plane 1 f16 scale and minimum of a block in one word.
 const GROUP_OCTETS: u32 = 4u;
-fn nibbles(word: u32) -> array<vec4<f32>, 2> {
-    return array<vec4<f32>, 2>(
-        vec4<f32>((vec4<u32>(word) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u)),
-        vec4<f32>((vec4<u32>(word) >> vec4<u32>(16u, 20u, 24u, 28u)) & vec4<u32>(15u)),
-    );
-}
 fn octet(row: u32, o: u32) -> array<vec4<f32>, 2> {
     return nibbles(weight[row * (p.cols / 8u) + o]);
 }

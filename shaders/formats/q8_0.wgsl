@@ -7,10 +7,6 @@ fn octet(row: u32, o: u32) -> array<vec4<f32>, 2> {
     let i = row * (p.cols / 4u) + o * 2u;
     return array<vec4<f32>, 2>(signed_bytes(weight[i]), signed_bytes(weight[i + 1u]));
 }
-fn half_at(plane: u32, row: u32, g: u32) -> f32 {
-    let both = unpack2x16float(weight[plane + row * ((p.cols / 32u + 1u) / 2u) + g / 2u]);
-    return select(both.x, both.y, (g & 1u) == 1u);
-}
 fn group_scale(row: u32, g: u32) -> vec2<f32> {
     return vec2<f32>(half_at(p.plane1, row, g), 0.0);
 }

@@ -115,7 +115,11 @@ impl Variant {
         if matches!(self.shader, Shader::SampleScan | Shader::SamplePick) {
             text += include_str!("../../../shaders/score.wgsl");
         }
+        if matches!(self.shader, Shader::LinearRows | Shader::LinearLanes | Shader::LinearTiles) {
+            text += include_str!("../../../shaders/linear.wgsl");
+        }
         if let Some(format) = self.format {
+            text += include_str!("../../../shaders/unpack.wgsl");
             text += format_text(format);
         }
         text += self.shader.text();
