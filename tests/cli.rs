@@ -162,3 +162,41 @@ fn refusal_at_the_end(output: &std::process::Output) -> (Option<i32>, String) {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code(), text.lines().last().unwrap_or_default().to_owned())
 }
+
+#[cfg(unix)]
+#[test]
+fn logits_follow_a_link_and_leave_it_in_place() {
+    let folder = scratch("logits-link");
+    let (target, link) = (folder.join("target.safetensors"), folder.join("link.safetensors"));
+    std::fs::write(&target, "old").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let model = fixture("llama_tiny");
+    let ids = ["logits", "--device", "cpu", "--ids", "1,2", "--model", model.to_str().unwrap()];
+    let output = run(&[&ids, &["--out", link.to_str().unwrap()][..]].concat());
+    assert!(output.status.success(), "{output:?}");
+    assert!(link.symlink_metadata().unwrap().is_symlink(), "the link was replaced");
+    assert_eq!(tensor(&target, "logits").0, [2, 512]);
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_are_neither_read_for_ever_nor_waited_for() {
+    let pipe = scratch("pipe").join("model.gguf");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (code, text) = refusal(&run(&["inspect", pipe.to_str().unwrap()]));
+    assert!(code == Some(1) && text.contains("not a regular file"), "{text}");
+    let (code, text) = refusal(&run(&["serve", "--config", "/dev/zero"]));
+    assert!(code == Some(2) && text.contains("/dev/zero"), "{text}");
+}
+
+#[test]
+fn inspect_does_not_call_a_file_runnable_that_lacks_tensors() {
+    let folder = scratch("inspect-empty");
+    std::fs::copy(fixture("llama_tiny/config.json"), folder.join("config.json")).unwrap();
+    let header = b"{}";
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header].concat();
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    let output = run(&["inspect", folder.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("token_embd.weight") && !text.contains("on cpu and gpu"), "{text}");
+}

@@ -198,3 +198,32 @@ fn two_hundred_clients_that_leave_cost_nothing_that_stays() {
     let body = json!({ "model": "gemma3_tiny", "prompt": [2, 431, 9], "max_tokens": 5, "temperature": 0 });
     assert_eq!(server.post("/v1/completions", &body).1["usage"]["completion_tokens"], 5);
 }
+
+#[test]
+fn half_a_request_does_not_hold_up_the_end() {
+    let server = Server::start(&fixture("llama_tiny"), &["--device", "cpu"]);
+    let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+    std::io::Write::write_all(&mut stream, b"GET /hea").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let start = std::time::Instant::now();
+    assert_eq!(server.end("TERM"), Some(0));
+    // The grace time for running answers is 30 s; there are none.
+    assert!(start.elapsed() < Duration::from_secs(15), "took {:?}", start.elapsed());
+}
+
+#[test]
+fn a_hair_of_temperature_is_no_temperature() {
+    let server = Server::start(&fixture("gemma3_tiny"), &["--device", "cpu"]);
+    let text = |temperature: f64| {
+        let body = json!({
+            "model": "gemma3_tiny", "prompt": [2, 431, 9, 77], "max_tokens": 8, "temperature": temperature, "top_p": 0.9
+        });
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let greedy = text(0.0);
+    for temperature in [1e-45, 1e-40, 5e-38, 1e-5] {
+        assert_eq!(text(temperature), greedy, "{temperature}");
+    }
+}

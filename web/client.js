@@ -32,6 +32,7 @@ export function openWorker() {
     load: (bytes, contextLength) => call("load", { bytes, contextLength }, [bytes]),
     generate: (prompt, count) => call("generate", { prompt, count }),
     stepTimings: (count) => call("stepTimings", { count }),
+    loseDevice: () => call("loseDevice", {}),
     burnLaunch: (count) => call("burnLaunch", { count }),
     close() {
       worker.terminate();

@@ -21,6 +21,7 @@ const calls = {
   },
   generate: ({ prompt, count }) => loaded().generate(Uint32Array.from(prompt), count),
   stepTimings: ({ count }) => loaded().stepTimings(count),
+  loseDevice: () => loaded().loseDevice(),
   burnLaunch({ count }) {
     if (!laneway.burnLaunch) throw new Error("this build lacks the feature `measure`");
     return laneway.burnLaunch(count);

@@ -26,7 +26,9 @@ function reference(family) {
   };
 }
 
-const server = await serve({ "/fixtures/": fixtures, "/": `${root}web` });
+const folders = { "/fixtures/": fixtures, "/": `${root}web` };
+// A build with the feature `measure` is kept apart from the product's.
+const server = await serve(measures ? { "/pkg/": `${root}target/browser/pkg-measure`, ...folders } : folders);
 const browser = await chromium.launch({
   executablePath: process.env.LANEWAY_CHROMIUM ?? "/usr/bin/chromium",
   headless: false,
@@ -145,6 +147,33 @@ test("a worker refuses what it cannot do and then goes on", async () => {
   assert.equal(found.early, "no model is loaded");
   assert.deepEqual(found.both, [expected, "the model is busy with another call"]);
   assert.match(found.steps, /^1000000 steps do not fit a context of \d+ positions$/);
+  assert.deepEqual(found.after, expected);
+});
+
+test("a lost device rejects every call until the model is loaded again", async () => {
+  const page = await open("/selftest.html?model=/none");
+  const found = await page.evaluate(
+    async ({ model, prompt, count }) => {
+      const { openWorker } = await import("/client.js");
+      const worker = openWorker();
+      const load = async () => worker.load(await (await fetch(model)).arrayBuffer());
+      const attempt = () => worker.generate(prompt, count).then((ids) => [...ids], (error) => error.message);
+      await load();
+      const before = await attempt();
+      await worker.loseDevice();
+      const lost = [await attempt(), await attempt()];
+      await load();
+      const after = await attempt();
+      worker.close();
+      return { before, lost, after };
+    },
+    { model: model("llama_tiny"), prompt: llama("input_ids"), count: 4 },
+  );
+  await page.close();
+  const expected = llama("greedy_ids").slice(0, 4);
+  assert.deepEqual(found.before, expected);
+  assert.match(found.lost[0], /device/);
+  assert.equal(found.lost[1], "the device was lost, load the model again");
   assert.deepEqual(found.after, expected);
 });
 

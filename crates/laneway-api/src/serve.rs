@@ -13,7 +13,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower::ServiceExt;
 
 use crate::stall::StallGuard;
@@ -78,7 +78,14 @@ pub async fn serve(
     drop(listener);
 
     let mut closed = pin!(graceful.shutdown());
-    if timeout(options.grace_time, &mut closed).await.is_err() {
+    let over = async {
+        tokio::select! {
+            () = &mut closed => {}
+            // Connections that are left then have sent half a request; their clients may take for ever.
+            () = idle(&state) => tracing::debug!("connections without a turn are dropped"),
+        }
+    };
+    if timeout(options.grace_time, over).await.is_err() {
         tracing::warn!("turns are still running after the grace time; cancelling them");
         state.enter(Phase::Stopping);
         if timeout(FAREWELL, &mut closed).await.is_err() {
@@ -86,6 +93,21 @@ pub async fn serve(
         }
     }
     state.enter(Phase::Stopping);
+}
+
+/// Returns when no turn has been queued or running for as long as an answer's last bytes may need.
+async fn idle(state: &ApiState) {
+    let mut since = Instant::now();
+    while since.elapsed() < FAREWELL {
+        sleep(Duration::from_millis(50)).await;
+        let works = |model: &Arc<crate::TextModel>| {
+            let turns = model.service.metrics().snapshot().total();
+            turns.waiting() + turns.running() > 0
+        };
+        if state.models.iter().any(works) {
+            since = Instant::now();
+        }
+    }
 }
 
 async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {

@@ -161,6 +161,14 @@ impl laneway_session::Engine for ModelEngine {
     }
 }
 
+/// Whether a file holds every tensor of its network in the right shape; nothing is copied.
+///
+/// # Errors
+/// What opening it would say of the file.
+pub fn check(weights: &Weights) -> Result<(), laneway_model::ModelError> {
+    laneway_model::Network::load(weights, &mut laneway_model::NoSpace).map(drop)
+}
+
 /// The plan's rows as networks read them.
 fn rows(plan: &StepPlan) -> Vec<laneway_model::Row> {
     use laneway_session::Token;
@@ -177,9 +185,12 @@ fn rows(plan: &StepPlan) -> Vec<laneway_model::Row> {
         .collect()
 }
 
+/// Below it the likeliest token wins anyway, and logits divided by it would leave f32.
+const COLDEST: f32 = 1e-4;
+
 fn sampler_params(sampling: &Sampling) -> laneway_model::sample::SamplerParams {
     laneway_model::sample::SamplerParams {
-        temperature: sampling.temperature,
+        temperature: if sampling.temperature < COLDEST { 0.0 } else { sampling.temperature },
         top_p: sampling.top_p,
         min_p: sampling.min_p,
         repetition: sampling.repetition_penalty,

@@ -94,6 +94,10 @@ fn text(folder: &Path, name: &str) -> Result<Option<String>> {
 
 #[allow(unsafe_code)]
 fn map(path: &Path) -> Result<Bytes> {
+    // A pipe or device has no length to map, and opening one may never return.
+    if !std::fs::metadata(path).map_err(|source| io(path, source))?.is_file() {
+        return Err(io(path, std::io::Error::other("is not a regular file")));
+    }
     let file = File::open(path).map_err(|source| io(path, source))?;
     if file.metadata().map_err(|source| io(path, source))?.len() == 0 {
         return Ok(Vec::new().into());

@@ -324,7 +324,7 @@ impl Ops for Recorder<'_> {
     }
 
     fn observe(&mut self, _index: usize, x: &GpuAct) {
-        // The stream is changed in place later, so what is kept is a copy: x + 0 · x.
+        // The stream is changed in place later, so what is kept is a copy.
         let Some(mut kept) = self.observed.take() else { return };
         let mut copy = self.act(x.rows, x.cols);
         self.copy(x, &mut copy);

@@ -18,5 +18,5 @@ mod step;
 
 pub use error::ModelError;
 pub use network::{KvShape, Network};
-pub use ops::{Attention, ExpertShape, MatrixOf, Ops, Residual, VectorOf, WeightSpace};
+pub use ops::{Attention, ExpertShape, MatrixOf, NoSpace, Ops, Residual, VectorOf, WeightSpace};
 pub use step::{PAGE_POSITIONS, Row, Step};

@@ -53,7 +53,7 @@ pub struct SamplingOptions {
     pub presence_penalty: Option<f32>,
     /// -2 to 2.
     pub frequency_penalty: Option<f32>,
-    /// Above 0, at most 2.
+    /// 0.1 to 2.
     pub repetition_penalty: Option<f32>,
     pub seed: Option<u64>,
 }
@@ -89,7 +89,7 @@ fn sampling(body: &Body) -> Result<SamplingOptions, ApiError> {
         min_p: number("min_p", body.min_p, 0.0..=1.0)?,
         presence_penalty: number("presence_penalty", body.presence_penalty, penalty.clone())?,
         frequency_penalty: number("frequency_penalty", body.frequency_penalty, penalty)?,
-        repetition_penalty: positive("repetition_penalty", body.repetition_penalty, 2.0)?,
+        repetition_penalty: number("repetition_penalty", body.repetition_penalty, 0.1..=2.0)?,
         seed: seed(body.seed)?,
     })
 }

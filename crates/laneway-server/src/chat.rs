@@ -37,6 +37,9 @@ struct Chat<'a> {
 
 /// Talks until the input ends.
 pub fn run(settings: &ModelSettings, args: &ChatArgs) -> Result<()> {
+    if args.max_tokens == Some(0) {
+        return Err(Usage("--max-tokens must be at least 1".into()).into());
+    }
     let text = text_side(settings)?;
     let sampling = sampling(args, text.usual)?;
     if text.origin == Origin::Ids {

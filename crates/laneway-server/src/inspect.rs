@@ -157,6 +157,9 @@ fn verdict(weights: &Weights) -> Vec<Vec<String>> {
     if config.canvas_length.is_some() {
         return vec![row("runs", format!("not yet: {family} files are read, but generating with them is not built"))];
     }
+    if let Err(error) = laneway_engine::check(weights) {
+        return vec![row("runs", format!("not: {error}"))];
+    }
     let page = 2
         * 4
         * config

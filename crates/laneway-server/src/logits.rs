@@ -40,7 +40,9 @@ fn write(path: &Path, logits: &[f32], cols: usize) -> Result<()> {
     let mut header = header.to_string();
     // Readers that map the file want the data aligned.
     header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
-    let partial = beside(path, ".partial");
+    // A device, pipe or link is written to, not replaced.
+    let special = std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
+    let partial = if special { path.to_owned() } else { beside(path, ".partial") };
     let write = || {
         let mut file = BufWriter::new(File::create(&partial)?);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
@@ -48,11 +50,17 @@ fn write(path: &Path, logits: &[f32], cols: usize) -> Result<()> {
         for value in logits {
             file.write_all(&value.to_le_bytes())?;
         }
-        file.into_inner()?.sync_all()?;
+        let file = file.into_inner()?;
+        if special {
+            return Ok(());
+        }
+        file.sync_all()?;
         std::fs::rename(&partial, path)
     };
-    write().map_err(|error| {
-        drop(std::fs::remove_file(&partial));
+    write().map_err(|error: std::io::Error| {
+        if !special {
+            drop(std::fs::remove_file(&partial));
+        }
         anyhow!("{} cannot be written: {error}", path.display())
     })
 }

@@ -27,7 +27,10 @@ pub fn run(names: &[String]) -> Result<()> {
 /// The file or folder that a model's name stands for, downloaded if it is not there.
 pub fn resolve(name: &str) -> Result<PathBuf> {
     match Model::parse(name)? {
-        Model::Local(path) => Ok(path),
+        Model::Local(path) => match path.try_exists() {
+            Ok(true) => Ok(path),
+            _ => bail!("{} does not exist", path.display()),
+        },
         Model::Named(entry) => entry_file(entry),
         Model::Hub(file) => hub_file(&file),
     }

@@ -1,6 +1,7 @@
 //! What flags, environment, configuration file and defaults amount to, checked.
 
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -56,11 +57,20 @@ enum Origins {
     Many(Vec<String>),
 }
 
+/// Options fill a page; anything much longer is another file.
+const MOST_CONFIG_BYTES: u64 = 1 << 20;
+
 impl Config {
     /// Reads the file, if there is one.
     pub fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut text = String::new();
+        let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let read = file.take(MOST_CONFIG_BYTES + 1).read_to_string(&mut text);
+        read.with_context(|| format!("cannot read {}", path.display()))?;
+        if text.len() as u64 > MOST_CONFIG_BYTES {
+            return Err(Usage(format!("{} is over {MOST_CONFIG_BYTES} bytes long", path.display())).into());
+        }
         let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
         toml::from_str(&text).map_err(|error: toml::de::Error| {
             let place = error.span().map(|span| format!(" line {}", line(span.start))).unwrap_or_default();

@@ -52,6 +52,15 @@ impl Model {
         })
     }
 
+    /// Loses the device on purpose, for tests of recovery; every later call rejects.
+    #[wasm_bindgen(js_name = loseDevice, unchecked_return_type = "Promise<void>")]
+    pub fn lose_device(&self) -> Promise {
+        self.call(async move |driver| {
+            driver.borrow_engine()?.lose_device();
+            Ok(JsValue::UNDEFINED)
+        })
+    }
+
     /// Resolves to the device's name and API, bytes of weights, the size of the vocabulary and of the context.
     #[wasm_bindgen(unchecked_return_type = "Promise<Record<string, string | number>>")]
     pub fn describe(&self) -> Promise {
