@@ -105,33 +105,41 @@ fn greedy(runner: &mut Runner, prompt: &[u32], count: usize, chunk: usize, table
 #[test]
 fn real_models_reproduce_their_greedy_ids() {
     let Ok(folder) = std::env::var("LANEWAY_TEST_MODELS") else { return };
-    let gpu = gpu();
     let text = std::fs::read_to_string(common::fixture("real_models.json")).unwrap();
     let references: serde_json::Value = serde_json::from_str(&text).unwrap();
     let files = [("smollm2.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"), ("gemma3-270m.gguf", "gemma-3-270m-q4_k_m.gguf")];
     for (file, name) in files {
         let weights = Weights::open(std::path::Path::new(&folder).join(file)).unwrap();
-        let mut space = GpuSpace::new(&gpu);
-        let network = Arc::new(Network::load(&weights, &mut space).unwrap());
-        let shape = StateShape { lanes: 1, pages: 4, max_pages: 4, max_rows: 64, vocab: network.config().vocab_size };
-        let mut runner = Runner::new(&gpu, network, shape).unwrap();
-        for (case, reference) in references[name]["cases"].as_object().unwrap() {
-            let ids = |key: &str| -> Vec<u32> {
-                reference[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-            };
-            let (prompt, expected) = (ids("ids"), ids("greedy"));
-            let tables = [vec![3, 1, 0, 2]];
-            assert_eq!(greedy(&mut runner, &prompt, expected.len(), 32, &tables), expected, "{file}: {case}");
+        for class in [AdapterClass::Software, AdapterClass::Hardware] {
+            let gpu = gpu().laid_out_for(class);
+            let mut space = GpuSpace::new(&gpu);
+            let network = Arc::new(Network::load(&weights, &mut space).unwrap());
+            let vocab = network.config().vocab_size;
+            let shape = StateShape { lanes: 1, pages: 4, max_pages: 4, max_rows: 64, vocab };
+            let mut runner = Runner::new(&gpu, network, shape).unwrap();
+            for (case, reference) in references[name]["cases"].as_object().unwrap() {
+                let ids = |key: &str| -> Vec<u32> {
+                    reference[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+                };
+                let (prompt, mut expected) = (ids("ids"), ids("greedy"));
+                if class == AdapterClass::Hardware && gpu.summary().name.contains("llvmpipe") {
+                    // Work laid out for GPUs is slow on a software adapter.
+                    expected.truncate(4);
+                }
+                let tables = [vec![3, 1, 0, 2]];
+                let found = greedy(&mut runner, &prompt, expected.len(), 32, &tables);
+                assert_eq!(found, expected, "{file} {class:?}: {case}");
+            }
+            let cost = runner.cost(1, 1);
+            let layers = weights.config().layers.len();
+            assert!(cost.dispatches <= 8 * layers + 8, "{file}: {} dispatches for {layers} layers", cost.dispatches);
+            assert!(
+                cost.weight_bytes as f64 <= 1.05 * weights.total_bytes() as f64,
+                "{file}: {} bytes bound for {}",
+                cost.weight_bytes,
+                weights.total_bytes()
+            );
         }
-        let cost = runner.cost(1, 1);
-        let layers = weights.config().layers.len();
-        assert!(cost.dispatches <= 8 * layers + 8, "{file}: {} dispatches for {layers} layers", cost.dispatches);
-        assert!(
-            cost.weight_bytes as f64 <= 1.05 * weights.total_bytes() as f64,
-            "{file}: {} bytes bound for {}",
-            cost.weight_bytes,
-            weights.total_bytes()
-        );
     }
 }
 

@@ -4,7 +4,6 @@ use crate::error::WebError;
 use js_sys::{Function, Promise};
 use std::cell::RefCell;
 use wasm_bindgen::JsValue;
-use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen_futures::spawn_local;
 
 thread_local! {
@@ -19,8 +18,8 @@ struct Calls {
     panicked: Option<String>,
 }
 
-#[wasm_bindgen(start)]
-fn start() {
+/// From now on a panic rejects all open promises with its message.
+pub fn reject_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         console_error_panic_hook::hook(info);
         fail_all(&info.to_string());
