@@ -6,6 +6,7 @@ const started = start();
 started.catch(() => {}); // Each call reports it.
 const unanswered = new Set();
 let model;
+let broken;
 
 const loaded = () => {
   if (!model) throw new Error("no model is loaded");
@@ -36,6 +37,7 @@ async function serve({ id, call, ...args }) {
   unanswered.add(id);
   try {
     await started;
+    if (broken) throw new Error(broken);
     if (!Object.hasOwn(calls, call)) throw new Error(`unknown call ${call}`);
     answer(id, { value: await calls[call](args) });
   } catch (error) {
@@ -43,11 +45,23 @@ async function serve({ id, call, ...args }) {
   }
 }
 
-// A trap in wasm ends its task without settling the promise: whoever waits must hear of it.
-function fail(reason) {
-  for (const id of [...unanswered]) answer(id, { error: `internal error, start a new worker: ${reason}` });
+// A trap or an exception in wasm ends its task and may leave promises open: whoever waits must hear of it.
+function fail(error) {
+  const message = `internal error, start a new worker: ${error?.message ?? error}`;
+  if (error instanceof WebAssembly.RuntimeError) broken = message;
+  // A panic rejects its promises with a better message, but in microtasks that come after this event.
+  setTimeout(() => {
+    for (const id of [...unanswered]) answer(id, { error: message });
+  });
 }
 
-addEventListener("error", (event) => fail(event.message));
-addEventListener("unhandledrejection", (event) => fail(String(event.reason?.message ?? event.reason)));
+for (const type of ["error", "unhandledrejection"]) {
+  addEventListener(type, (event) => {
+    const error = event.reason ?? event.error ?? event.message;
+    console.error(error);
+    // The page would take it for a worker that did not start.
+    event.preventDefault();
+    fail(error);
+  });
+}
 addEventListener("message", (event) => void serve(event.data));

@@ -29,22 +29,25 @@ function reference(family) {
 const folders = { "/fixtures/": fixtures, "/": `${root}web` };
 // A build with the feature `measure` is kept apart from the product's.
 const server = await serve(measures ? { "/pkg/": `${root}target/browser/pkg-measure`, ...folders } : folders);
-const browser = await chromium.launch({
-  executablePath: process.env.LANEWAY_CHROMIUM ?? "/usr/bin/chromium",
-  headless: false,
-  args: [
-    "--headless=new",
-    "--no-sandbox",
-    "--enable-unsafe-webgpu",
-    "--use-webgpu-adapter=swiftshader",
-    "--enable-features=Vulkan",
-  ],
-});
+const launch = (...args) =>
+  chromium.launch({
+    executablePath: process.env.LANEWAY_CHROMIUM ?? "/usr/bin/chromium",
+    headless: false,
+    args: ["--headless=new", "--no-sandbox", ...args],
+  });
+const browser = await launch("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader");
 let complaints = [];
 
-async function open(path) {
-  const page = await browser.newPage();
+// `sabotage` is JavaScript that the worker runs before anything else.
+async function open(path, { inside = browser, sabotage } = {}) {
+  const page = await inside.newPage();
   page.setDefaultTimeout(LIMIT_MS);
+  if (sabotage) {
+    await page.route("**/worker.js", async (route) => {
+      const response = await route.fetch();
+      await route.fulfill({ response, body: `${sabotage};\n${await response.text()}` });
+    });
+  }
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) complaints.push(message.text());
   });
@@ -53,8 +56,8 @@ async function open(path) {
   return page;
 }
 
-async function selftest(query) {
-  const page = await open(`/selftest.html?${new URLSearchParams(query)}`);
+async function selftest(query, options) {
+  const page = await open(`/selftest.html?${new URLSearchParams(query)}`, options);
   const output = page.locator("#result:not(:empty)");
   await output.waitFor({ state: "attached" });
   const result = JSON.parse(await output.textContent());
@@ -175,6 +178,45 @@ test("a lost device rejects every call until the model is loaded again", async (
   assert.match(found.lost[0], /device/);
   assert.equal(found.lost[1], "the device was lost, load the model again");
   assert.deepEqual(found.after, expected);
+});
+
+const breaks = (method) => `GPUQueue.prototype.${method} = () => { throw new Error("broken by the test") }`;
+
+test("a panic rejects the call with its message, and all calls after it", async () => {
+  const page = await open("/selftest.html?model=/none", { sabotage: breaks("writeBuffer") });
+  const errors = await page.evaluate(async (model) => {
+    const { openWorker } = await import("/client.js");
+    const worker = openWorker();
+    const load = async () => worker.load(await (await fetch(model)).arrayBuffer()).catch((error) => error.message);
+    return [await load(), await load()];
+  }, model("llama_tiny"));
+  await page.close();
+  assert.match(errors[0], /^internal error, start a new worker: panicked at .*broken by the test/s);
+  assert.match(errors[1], /^internal error, start a new worker: /);
+});
+
+test("an exception out of WebGPU rejects the call", async () => {
+  const sabotage = breaks("submit");
+  const { error } = await selftest({ model: model("llama_tiny"), prompt: "1" }, { sabotage });
+  assert.match(error, /^internal error, start a new worker: .*broken by the test/s);
+});
+
+test("a browser without WebGPU is told so", async () => {
+  const inside = await launch("--disable-gpu", "--disable-features=WebGPU,WebGPUService");
+  const { error } = await selftest({ model: model("llama_tiny"), prompt: "1" }, { inside });
+  await inside.close();
+  assert.match(error, /no .*adapter/);
+});
+
+test("the page runs a file that is picked", async () => {
+  const page = await open("/");
+  await page.setInputFiles("#file", `${fixtures}/llama_tiny_gguf/model.gguf`);
+  const output = page.locator("#result").filter({ hasText: /timings|Failed/ });
+  await output.waitFor();
+  const result = JSON.parse(await output.textContent());
+  await page.close();
+  assert.equal(result.ids.length, 8);
+  assert.deepEqual(complaints, []);
 });
 
 let failed = 0;

@@ -15,7 +15,7 @@ const TYPES = {
 export async function serve(folders) {
   const server = createServer(async (request, response) => {
     const url = new URL(request.url, "http://localhost");
-    const path = decodeURIComponent(url.pathname);
+    const path = decodeURIComponent(url.pathname).replace(/\/$/, "/index.html");
     const prefix = Object.keys(folders).find((prefix) => path.startsWith(prefix));
     const root = prefix && normalize(folders[prefix] + sep);
     const file = root && normalize(join(root, path.slice(prefix.length)));

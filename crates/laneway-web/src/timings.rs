@@ -3,7 +3,7 @@ use crate::driver::Driver;
 use crate::error::WebError;
 use laneway_session::{Engine, EngineError, Row, StepPlan, Token};
 
-/// What decode steps of one lane cost, averaged.
+/// What decode steps of one lane cost; medians, because other work on the machine only ever adds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
     /// Host time to prepare the plan: kernels compiled or found, bind groups made. Almost none if it was kept.
@@ -12,7 +12,7 @@ pub struct Timings {
     pub submit_us: f64,
     /// From the end of a submission until its token is read.
     pub wait_ms: f64,
-    /// Per token with the next step submitted before the last token is read.
+    /// Between tokens with the next step submitted before the last token is read.
     pub per_token_ms: f64,
     /// Kernel launches of a step.
     pub dispatches: usize,
@@ -43,33 +43,40 @@ pub async fn measure(driver: &mut Driver, count: usize) -> Result<Timings, WebEr
     let plan_us = 1e3 * (precise_ms() - began);
     run(engine, &step(0)).await?;
 
-    let (mut submitting, mut waiting) = (0.0, 0.0);
+    let (mut submitting, mut waiting) = (Vec::new(), Vec::new());
     for position in 1..=count {
         let began = precise_ms();
         engine.submit(&step(position))?;
         let submitted = precise_ms();
         engine.collect().await?;
-        submitting += submitted - began;
-        waiting += precise_ms() - submitted;
+        submitting.push(submitted - began);
+        waiting.push(precise_ms() - submitted);
     }
 
     run(engine, &step(0)).await?;
-    let began = precise_ms();
     engine.submit(&step(1))?;
+    let mut apart = Vec::new();
+    let mut last = precise_ms();
     for position in 2..=count {
         engine.submit(&step(position))?;
         engine.collect().await?;
+        apart.push(precise_ms() - last);
+        last += apart[apart.len() - 1];
     }
     engine.collect().await?;
-    let overlapped = precise_ms() - began;
-    let steps = count as f64;
+    apart.push(precise_ms() - last);
     Ok(Timings {
         plan_us,
-        submit_us: 1e3 * submitting / steps,
-        wait_ms: waiting / steps,
-        per_token_ms: overlapped / steps,
+        submit_us: 1e3 * median(submitting),
+        wait_ms: median(waiting),
+        per_token_ms: median(apart),
         dispatches: cost.dispatches,
     })
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 async fn run(engine: &mut impl Engine, step: &StepPlan) -> Result<(), EngineError> {
