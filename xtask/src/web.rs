@@ -78,7 +78,10 @@ pub fn build() -> Result<()> {
     let module = folder.join(TARGET).join("release").join("laneway_web.wasm");
     let package = root().join("web").join("pkg");
     step("writing its JavaScript into web/pkg", || {
-        run(command(bindgen).args(["--target", "web", "--no-typescript", "--out-dir"]).arg(&package).arg(&module))
+        // Names are a quarter of the file and help nobody who does not debug it.
+        let slim = ["--remove-name-section", "--remove-producers-section"];
+        let target = ["--target", "web", "--no-typescript", "--out-dir"];
+        run(command(bindgen).args(slim).args(target).arg(&package).arg(&module))
     })?;
     let file = package.join("laneway_web_bg.wasm");
     let bytes = std::fs::metadata(&file).with_context(|| format!("{} is missing", file.display()))?.len();
