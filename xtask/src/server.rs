@@ -1,5 +1,6 @@
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -41,7 +42,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port and waits until it listens.
+    /// Starts a server on a free port and waits until its model is loaded.
     pub fn start(model: &Path, device: &str, api_key: &str) -> Result<Self> {
         let mut serve = command(program());
         serve.args(["serve", "--host", "127.0.0.1", "--port", "0", "--device", device, "--api-key", api_key]);
@@ -52,6 +53,13 @@ impl Server {
         watch(child.stderr.take().expect("stderr was asked for"), found);
         let mut server = Self { child, address: String::new() };
         server.address = addresses.recv_timeout(START_LIMIT).context("the server printed no address")?;
+        let begin = Instant::now();
+        while !healthy(&server.address) {
+            if begin.elapsed() > START_LIMIT || server.child.try_wait()?.is_some() {
+                bail!("the server never became ready");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
         Ok(server)
     }
 
@@ -68,6 +76,20 @@ impl Server {
         }
         bail!("the server still runs {STOP_LIMIT:?} after it was asked to stop")
     }
+}
+
+/// Whether `/health` says that the model answers.
+fn healthy(address: &str) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let host = address.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(host)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(stream, "GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
 impl Drop for Server {

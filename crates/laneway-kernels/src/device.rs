@@ -194,7 +194,7 @@ async fn choose(choice: &AdapterChoice) -> Result<wgpu::Adapter, GpuError> {
     let found = adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", ");
     let found = if found.is_empty() { "none (is a Vulkan, Metal or DX12 driver installed?)".into() } else { found };
     let wanted = match choice {
-        AdapterChoice::Hardware => "a hardware GPU".to_string(),
+        AdapterChoice::Hardware => "real graphics card".to_string(),
         AdapterChoice::Index(index) => format!("number {index}"),
         AdapterChoice::Name(name) => name.clone(),
         AdapterChoice::Any => "any".to_string(),

@@ -2,7 +2,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// No adapter answers to the request.
-    #[error("no graphics adapter matches {wanted:?}; found: {found}")]
+    #[error("there is no graphics adapter `{wanted}`; found: {found}")]
     NoAdapter {
         /// What was asked for.
         wanted: String,
