@@ -165,14 +165,19 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
     }
 
     /// Loads a model without a turn; resolves when it is loaded, or with the reason why not.
-    pub async fn preload(&self, request: Request<K>) -> Result<(), String> {
+    ///
+    /// From this call on, [`Worker::health`] says that it is loading.
+    pub fn preload(&self, request: Request<K>) -> impl Future<Output = Result<(), String>> + Send + use<K> {
         let (done, loaded) = oneshot::channel();
-        let stopped = |_| SubmitError::Stopped.to_string();
         if !self.has_work() {
             self.shared.pulse.beat();
         }
-        self.shared.sender.send(Message::Preload(request, done)).map_err(|_| SubmitError::Stopped.to_string())?;
-        loaded.await.map_err(stopped)?
+        self.shared.pulse.lock().preloading = true;
+        let sent = self.shared.sender.send(Message::Preload(request, done)).is_ok();
+        async move {
+            let stopped = || SubmitError::Stopped.to_string();
+            if sent { loaded.await.map_err(|_| stopped())? } else { Err(stopped()) }
+        }
     }
 
     /// The figures; reading them does not wait for the worker.
@@ -188,6 +193,7 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
             _ if pulse.ended => HealthState::Stopped,
             _ if !self.shared.intake.is_open() => HealthState::Draining,
             ModelState::Loading => HealthState::Loading,
+            ModelState::Unloaded if pulse.preloading => HealthState::Loading,
             ModelState::Failed => HealthState::Failed,
             ModelState::Loaded | ModelState::Unloaded => HealthState::Ready,
         };
@@ -350,7 +356,6 @@ where
         match message {
             Message::Turn(request, ticket) => self.service.enqueue(now, request, ticket),
             Message::Preload(request, done) => {
-                self.pulse.lock().preloading = true;
                 let pulse = self.pulse.clone();
                 let loaded = Box::new(move |result| {
                     pulse.lock().preloading = false;

@@ -335,3 +335,20 @@ fn an_idle_model_is_dropped_without_a_command() {
     until(|| gate.dropped.load(Ordering::Acquire) == 1);
     until(|| worker.metrics().snapshot().model == ModelState::Unloaded);
 }
+
+/// A probe that comes right after the start must not find a server that cannot answer yet.
+#[test]
+fn health_says_loading_from_the_moment_a_load_is_asked_for() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let open = gate.clone();
+    let opener = move |_: &u32, _: &Cancel| {
+        until(|| open.load(Ordering::Acquire));
+        Ok(FakeEngine::new(LIMITS, Faults::default()))
+    };
+    let worker = Worker::spawn("slow", ServiceConfig::default(), opener).unwrap();
+    let loaded = worker.preload(Request { settings: 1, idle_timeout_ms: None });
+    assert_eq!(worker.health().state, HealthState::Loading);
+    gate.store(true, Ordering::Release);
+    assert_eq!(futures::executor::block_on(loaded), Ok(()));
+    assert_eq!(worker.health().state, HealthState::Ready);
+}

@@ -57,9 +57,9 @@ async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
     let app = router(state.clone(), pages());
 
     let (failed, failure) = oneshot::channel();
-    let (worker, request, opened) = (host.worker.clone(), host.request.clone(), host.opened);
+    let (loaded, opened) = (host.worker.preload(host.request.clone()), host.opened);
     let loading = tokio::spawn(async move {
-        match worker.preload(request).await {
+        match loaded.await {
             Ok(()) => {
                 if let Ok(opened) = opened.try_recv() {
                     announce(&name, &opened, address, example);
