@@ -54,6 +54,8 @@ fn wrong_usage_has_exit_code_2() {
     let model = fixture("llama_tiny");
     assert_eq!(code(&["logits", "--model", text(&model), "--ids", "1,512", "--out", "x"]), Some(2));
     assert_eq!(code(&["bench", "--model", text(&model), "--prompt", "512"]), Some(2));
+    assert_eq!(code(&["chat", "--model", text(&model), "--max-tokens", "0"]), Some(2));
+    assert_eq!(code(&["pull", "./absent.gguf"]), Some(1));
     assert_eq!(laneway(&["serve"]).env("LANEWAY_PORT", "x").output().unwrap().status.code(), Some(2));
 }
 

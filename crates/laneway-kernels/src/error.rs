@@ -20,14 +20,6 @@ pub enum GpuError {
     /// burn could not take over the device.
     #[error("tensor library refused the device: {0}")]
     Tensors(String),
-    /// A kernel does not compile on this adapter.
-    #[error("kernel {kernel} does not compile here: {reason}")]
-    Kernel {
-        /// The shader file.
-        kernel: &'static str,
-        /// What the driver said.
-        reason: String,
-    },
     /// The device was lost or reports an error; it must be opened anew.
     #[error("device lost: {0}")]
     Lost(String),

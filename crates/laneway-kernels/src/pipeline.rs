@@ -1,4 +1,3 @@
-use crate::GpuError;
 use crate::device::Gpu;
 use crate::shader::Variant;
 use std::collections::HashMap;
@@ -20,26 +19,6 @@ impl Pipelines {
     pub fn get(&self, gpu: &Gpu, variant: Variant) -> Arc<Pipeline> {
         let mut known = self.0.lock().unwrap_or_else(|e| e.into_inner());
         known.entry(variant).or_insert_with_key(|variant| Arc::new(compile(gpu, variant))).clone()
-    }
-}
-
-impl Gpu {
-    /// Compiles a kernel now rather than when it is first used.
-    ///
-    /// # Errors
-    /// When the driver refuses it.
-    pub async fn compile(&self, variant: &Variant) -> Result<(), GpuError> {
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        self.pipelines.get(self, variant.clone());
-        match scope.pop().await {
-            None => Ok(()),
-            Some(e) => Err(GpuError::Kernel { kernel: variant.shader.name(), reason: e.to_string() }),
-        }
-    }
-
-    /// Number of kernels compiled on this device.
-    pub fn compiled_kernels(&self) -> usize {
-        self.pipelines.0.lock().unwrap_or_else(|e| e.into_inner()).len()
     }
 }
 

@@ -110,6 +110,7 @@ fn absurd_numbers_name_the_field() {
         (r#""presence_penalty":2.5"#, "presence_penalty"),
         (r#""frequency_penalty":-3"#, "frequency_penalty"),
         (r#""repetition_penalty":0"#, "repetition_penalty"),
+        (r#""repetition_penalty":1.3e-38"#, "repetition_penalty"),
         (r#""repetition_penalty":50"#, "repetition_penalty"),
         (r#""max_tokens":0"#, "max_tokens"),
         (r#""max_tokens":-1"#, "max_tokens"),
