@@ -1,5 +1,5 @@
-// Causal attention over paged keys and values for GPUs: one workgroup a (row, head); 64 positions at a time, one
-// invocation a score, then one invocation per few output dimensions; online softmax between the tiles.
+// Attention over paged keys and values for GPUs: one workgroup a (row, head); 64 positions at a time, one invocation a
+// score, then one invocation per few output dimensions; online softmax between the tiles. A row sees what `visible` says.
 // Grid: (H, tokens, 1).
 struct Params {
     heads: u32,
@@ -12,7 +12,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>; // [tokens, H, d]
 @group(0) @binding(2) var<storage, read> keys: array<vec4<f32>>; // [pages, 32, K, d]
 @group(0) @binding(3) var<storage, read> values: array<f32>; // [pages, 32, K, d]
-@group(0) @binding(4) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, 0)
+@group(0) @binding(4) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, block)
 @group(0) @binding(5) var<storage, read> tables: array<u32>; // [lanes, max_pages]
 @group(0) @binding(6) var<storage, read_write> y: array<f32>; // [tokens, H, d]
 
@@ -27,17 +27,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let row = step_rows[group.y];
     let kv_head = head / (p.heads / p.kv_heads);
     let mine = (group.y * p.heads + head) * QUADS;
-    var first = 0u;
-    if p.window > 0u && row.y >= p.window {
-        first = row.y + 1u - p.window;
-    }
+    let seen = visible(row);
     var best = -3.0e38;
     var mass = 0.0;
     var sum: array<f32, OWN>;
-    for (var tile = first; tile <= row.y; tile += 64u) {
+    for (var tile = seen.x; tile < seen.y; tile += 64u) {
         let at = tile + local;
         var score = -3.0e38;
-        if at <= row.y {
+        if at < seen.y {
             let slot = tables[row.z * p.max_pages + at / 32u] * 32u + at % 32u;
             let base = (slot * p.kv_heads + kv_head) * QUADS;
             var product = 0.0;
@@ -49,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         scores[local] = score;
         workgroupBarrier();
-        let count = min(64u, row.y + 1u - tile);
+        let count = min(64u, seen.y - tile);
         var higher = best;
         for (var i = 0u; i < count; i++) {
             higher = max(higher, scores[i]);

@@ -12,7 +12,7 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> weight: array<u32>; // [rows, cols] in planes
-@group(0) @binding(2) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, 0)
+@group(0) @binding(2) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, block)
 @group(0) @binding(3) var<storage, read> sampled: array<u32>; // [lanes]
 @group(0) @binding(4) var<storage, read_write> y: array<f32>; // [tokens, cols]
 

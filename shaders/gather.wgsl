@@ -1,4 +1,4 @@
-// The rows that want logits: y[i] = x[wanted[i]]. Grid: (ceil(cols / WORKGROUP), wanted rows, 1).
+// The rows that want logits or drafts: y[i] = x[wanted[i]]. Grid: (ceil(cols / WORKGROUP), wanted rows, 1).
 struct Params {
     cols: u32,
 }

@@ -1,4 +1,4 @@
-// What the matrix products share: parameters and bindings.
+// What the matrix products share: parameters and bindings. Row 0 of a product is row start_row of the weights.
 struct Params {
     rows: u32,
     cols: u32,
@@ -11,6 +11,7 @@ struct Params {
     plane3: u32,
     expert_rows: u32,
     experts_per_x: u32,
+    start_row: u32,
 }
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> weight: array<u32>; // [rows, cols] in planes

@@ -17,7 +17,7 @@ fn main(
 //@if EXPERTS
     let base = routes[token].x * p.expert_rows;
 //@else
-    let base = 0u;
+    let base = p.start_row;
 //@end
 //@each h HALVES
     let row_$h = base + min(row, p.rows - 1u) + $hu * p.up_row;

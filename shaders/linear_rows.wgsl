@@ -14,7 +14,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 //@if EXPERTS
     let base = routes[token].x * p.expert_rows;
 //@else
-    let base = 0u;
+    let base = p.start_row;
 //@end
     // Rows and tokens past the end repeat the last one and are not stored.
 //@each h HALVES

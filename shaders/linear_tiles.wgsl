@@ -9,7 +9,7 @@ var<workgroup> tile_x: array<f32, 1088>; // [16, 64 + 4]
 
 fn weight_row(first: u32, local: u32) -> u32 {
     let row = min(first + local % OUT_ROWS, p.rows - 1u);
-    return row + local / OUT_ROWS * p.up_row;
+    return p.start_row + row + local / OUT_ROWS * p.up_row;
 }
 
 @compute @workgroup_size(256)

@@ -18,7 +18,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> qkv: array<f32>; // [tokens, qkv_stride]
 @group(0) @binding(2) var<storage, read> head_norms: array<f32>; // [2, d]: q then k, ones without norm
 @group(0) @binding(3) var<storage, read> inv_freq: array<f32>; // [d / 2]
-@group(0) @binding(4) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, 0)
+@group(0) @binding(4) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, block)
 @group(0) @binding(5) var<storage, read> tables: array<u32>; // [lanes, max_pages]
 @group(0) @binding(6) var<storage, read_write> q: array<f32>; // [tokens, H, d]
 @group(0) @binding(7) var<storage, read_write> keys: array<f32>; // [pages, 32, K, d]

@@ -8,7 +8,7 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> logits: array<f32>; // [R, vocab]
-@group(0) @binding(2) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, 0)
+@group(0) @binding(2) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, block)
 @group(0) @binding(3) var<storage, read> wanted: array<u32>; // [R]
 @group(0) @binding(4) var<storage, read> lanes: array<Lane>;
 @group(0) @binding(5) var<storage, read> counts: array<u32>; // [lanes, vocab]

@@ -1,4 +1,4 @@
-// What sampling sees of one logit: soft-capped, then penalised by how often its token stood before.
+// What sampling sees of one soft-capped logit: penalised by how often its token stood before.
 // counts[lane, id]: generated occurrences in the low 31 bits, the top bit set if the token is in the prompt.
 struct Lane {
     temperature: f32,
@@ -13,13 +13,6 @@ struct Lane {
     seed_high: u32,
     penalised: u32,
     unused: u32,
-}
-
-fn capped(logit: f32) -> f32 {
-    if p.softcap > 0.0 {
-        return p.softcap * tanh(clamp(logit / p.softcap, -15.0, 15.0));
-    }
-    return logit;
 }
 
 fn penalise(lane: Lane, logit: f32, count: u32) -> f32 {

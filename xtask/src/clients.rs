@@ -1,26 +1,37 @@
 //! The tests that talk to a running server, with the clients that people use.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use crate::count::Count;
 use crate::process::{command, root, step, tools};
 use crate::server::Server;
+use crate::setup;
 
 const KEY: &str = "test-key";
+const ORIGIN: &str = "https://app.example";
+/// A random diffusion model with a chat template; it decides nothing well, but quickly.
+const DIFFUSION: &str = "tests/data/fixtures/diffusion_chat_tiny";
 
-/// Runs every client against a server on the cpu device, and a short chat against one on lavapipe.
+/// Runs every client against a server on the cpu device, those for decisions also against one with a diffusion model,
+/// and a short chat against one on lavapipe.
 pub fn test(model: &Path, count: &mut Count) -> Result<()> {
     step("clients against a server on the cpu device", || {
-        let server = Server::start(model, "cpu", KEY)?;
+        let server = Server::start(model, "cpu", &["--api-key", KEY])?;
         chat(&server, count)?;
-        python(&server, count)?;
-        javascript(&server, count)?;
+        python(&["openai_chat.py", &server.base_url(), KEY], count)?;
+        javascript(&["openai_chat.mjs", &server.base_url(), KEY], count)?;
+        decisions(&server, Some(KEY), count)?;
+        stops(server, count)
+    })?;
+    step("decisions of a diffusion model on the cpu device", || {
+        let server = Server::start(&root().join(DIFFUSION), "cpu", &["--cors", ORIGIN])?;
+        decisions(&server, None, count)?;
         stops(server, count)
     })?;
     step("a chat with a server on lavapipe", || {
-        let server = Server::start(model, "lavapipe", KEY)?;
+        let server = Server::start(model, "lavapipe", &["--api-key", KEY])?;
         chat(&server, count)?;
         stops(server, count)
     })
@@ -30,16 +41,33 @@ fn chat(server: &Server, count: &mut Count) -> Result<()> {
     count.run(command("node").arg("tests/clients/paris.mjs").arg(&server.address).arg(KEY))
 }
 
-fn python(server: &Server, count: &mut Count) -> Result<()> {
-    let mut python = command(tools().join("clients").join("venv").join("bin").join("python"));
-    count.run(python.args(["-u", "tests/clients/openai_chat.py"]).arg(format!("{}/v1", server.address)).arg(KEY))
+fn decisions(server: &Server, key: Option<&str>, count: &mut Count) -> Result<()> {
+    let (address, base_url) = (&*server.address, &*server.base_url());
+    let with_key = |program, at| [program, at].into_iter().chain(key).collect::<Vec<_>>();
+    python(&with_key("systemone.py", address), count)?;
+    python(&with_key("decisions.py", base_url), count)?;
+    match key {
+        Some(key) => python(&["systemone_http.py", address, key], count)?,
+        None => python(&["systemone_http.py", address, "", ORIGIN], count)?,
+    }
+    javascript(&with_key("systemone.mjs", address), count)?;
+    python(&with_key("conformance.py", address), count)
 }
 
-fn javascript(server: &Server, count: &mut Count) -> Result<()> {
+/// Runs a script of `tests/clients` with its arguments.
+fn python(script: &[&str], count: &mut Count) -> Result<()> {
+    count.run(command(setup::python()).arg("-u").arg(source(script[0])).args(&script[1..]))
+}
+
+fn javascript(script: &[&str], count: &mut Count) -> Result<()> {
     // Node looks for packages beside the importing file only.
-    let script = tools().join("clients").join("openai_chat.mjs");
-    std::fs::copy(root().join("tests").join("clients").join("openai_chat.mjs"), &script)?;
-    count.run(command("node").arg(&script).arg(format!("{}/v1", server.address)).arg(KEY))
+    let copy = tools().join("clients").join(script[0]);
+    std::fs::copy(source(script[0]), &copy)?;
+    count.run(command("node").arg(&copy).args(&script[1..]))
+}
+
+fn source(script: &str) -> PathBuf {
+    root().join("tests").join("clients").join(script)
 }
 
 fn stops(server: Server, count: &mut Count) -> Result<()> {

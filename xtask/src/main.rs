@@ -1,10 +1,11 @@
-//! Sets up, runs, tests and measures Laneway: `cargo xtask setup|run|build-web|test|bench-peers`.
+//! Sets up, runs, tests and measures Laneway: `cargo xtask setup|run|build-web|test|eval|bench-peers`.
 //!
 //! Depends on no other crate of the workspace, so that it is built in seconds.
 #![forbid(unsafe_code)]
 
 mod clients;
 mod count;
+mod eval;
 mod packages;
 mod peers;
 mod process;
@@ -24,6 +25,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   run [ARGS…]         build the server and serve a model; ARGS go to `laneway serve`
   build-web           build the browser's WebAssembly into web/pkg
   test [STEP…]        set up, then run every check and test, or some of: fmt clippy cargo clients browser
+  eval [URL] [OPTION…]
+                      measure the decisions of a server, or of one with a small model, on tasks with known answers;
+                      --task NAME… --n N --seed S --json FILE --markdown FILE, and others that --help lists
   bench-peers [FILE [cpu1|cpu2|lavapipe…]]
                       measure Laneway and llama.cpp by turns on one GGUF file";
 
@@ -40,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &str, arguments: Vec<OsString>) -> Result<()> {
-    if !matches!(command, "run" | "test" | "bench-peers") && !arguments.is_empty() {
+    if !matches!(command, "run" | "test" | "eval" | "bench-peers") && !arguments.is_empty() {
         bail!("`{command}` takes no arguments\n\n{USAGE}");
     }
     match command {
@@ -48,6 +52,7 @@ fn run(command: &str, arguments: Vec<OsString>) -> Result<()> {
         "run" => server::serve(&arguments),
         "build-web" => web::build(),
         "test" => test::run_steps(&arguments),
+        "eval" => eval::measure(&arguments),
         "bench-peers" => peers::compare(&arguments),
         "" | "help" | "--help" | "-h" => {
             println!("{USAGE}");

@@ -31,7 +31,7 @@ pub const CHROMIUM: Need =
     Need { what: "Chromium, for the browser test", packages: &["chromium"], is_met: || on_path("chromium") };
 
 pub const NODE: Need = Need {
-    what: "Node.js, for the browser test and the JavaScript client",
+    what: "Node.js, for the browser test and the JavaScript clients",
     packages: &["nodejs"],
     is_met: || on_path("node"),
 };
@@ -39,7 +39,7 @@ pub const NODE: Need = Need {
 pub const NPM: Need = Need { what: "npm, for the same", packages: &["npm"], is_met: || on_path("npm") };
 
 pub const PYTHON: Need = Need {
-    what: "Python with venv, for the Python client",
+    what: "Python with venv, for the Python clients",
     packages: &["python3", "python3-venv"],
     is_met: || works(command("python3").args(["-c", "import venv, ensurepip"])),
 };

@@ -1,9 +1,8 @@
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::process::{command, output, run, step, tools};
+use crate::process::{command, run, step, tools};
 use crate::{packages, server, setup};
 
 /// llama.cpp with its CPU and Vulkan backends, ready-made; `node-llama-cpp` 3.22 needs Node.js 20.
@@ -17,16 +16,11 @@ pub fn compare(arguments: &[OsString]) -> Result<()> {
     server::build()?;
     let model = match arguments.first() {
         Some(path) => std::env::current_dir()?.join(path),
-        None => default_model()?,
+        None => server::default_model()?,
     };
     step("Laneway and llama.cpp by turns", || {
         let mut compare = command("node");
         compare.arg("tests/peers/compare.mjs").arg(server::program()).arg(&model);
         run(compare.args(arguments.get(1..).unwrap_or_default()).env("LANEWAY_PEERS", tools().join("peers")))
     })
-}
-
-fn default_model() -> Result<PathBuf> {
-    let path = output(command(server::program()).args(["pull", "smollm2-135m-instruct"]))?;
-    Ok(path.lines().next().context("`laneway pull` printed no path")?.into())
 }

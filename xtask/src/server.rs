@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::packages;
-use crate::process::{cargo, command, run, step, target};
+use crate::process::{cargo, command, output, run, step, target};
 
 /// Time for a server to load its model and for its shaders to be compiled on a software adapter.
 const START_LIMIT: Duration = Duration::from_secs(300);
@@ -34,6 +34,12 @@ pub fn build() -> Result<()> {
     })
 }
 
+/// A small model of the catalogue, fetched if it has not been.
+pub fn default_model() -> Result<PathBuf> {
+    let path = output(command(program()).args(["pull", "smollm2-135m-instruct"]))?;
+    Ok(path.lines().next().context("`laneway pull` printed no path")?.into())
+}
+
 /// A server that listens; killed when dropped.
 pub struct Server {
     child: Child,
@@ -42,10 +48,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port and waits until its model is loaded.
-    pub fn start(model: &Path, device: &str, api_key: &str) -> Result<Self> {
+    /// Starts a server on a free port and waits until its model is loaded; `more` are further arguments of `serve`.
+    pub fn start(model: &Path, device: &str, more: &[&str]) -> Result<Self> {
         let mut serve = command(program());
-        serve.args(["serve", "--host", "127.0.0.1", "--port", "0", "--device", device, "--api-key", api_key]);
+        serve.args(["serve", "--host", "127.0.0.1", "--port", "0", "--device", device]).args(more);
         serve.arg("--model").arg(model).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = serve.spawn().context("cannot start the server")?;
         let (found, addresses) = mpsc::channel();
@@ -61,6 +67,11 @@ impl Server {
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(server)
+    }
+
+    /// What OpenAI's clients are told.
+    pub fn base_url(&self) -> String {
+        format!("{}/v1", self.address)
     }
 
     /// Asks the server to stop, as a service manager would, and waits until it has.

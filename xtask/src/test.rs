@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::count::Count;
 use crate::process::{cargo, command, output, run, step, tools};
-use crate::{clients, server, setup, web};
+use crate::{clients, eval, server, setup, web};
 
 /// The models that tests run on, and their names in the folder that tests are told.
 const MODELS: [(&str, &str); 2] = [("smollm2-135m-instruct", "smollm2.gguf"), ("gemma-3-270m", "gemma3-270m.gguf")];
@@ -52,6 +52,7 @@ fn steps(wants: impl Fn(&str) -> bool, count: &mut Count) -> Result<()> {
             step("cargo test", || count.run(cargo_test().env("LANEWAY_TEST_MODELS", &models)))?;
         }
         if wants("clients") {
+            eval::test(count)?;
             clients::test(&models.join(MODELS[0].1), count)?;
         }
     }

@@ -49,6 +49,8 @@ impl Head {
 #[derive(Default)]
 pub(crate) struct Choice {
     pub text: String,
+    /// What the model thought before it answered.
+    pub reasoning: String,
     pub tokens: Vec<TokenLogprob>,
     pub finish: Option<FinishReason>,
 }
@@ -84,7 +86,11 @@ async fn whole<S: Shape>(mut turns: Turns, shape: &S) -> Result<Response, ApiErr
     while let Some(news) = turns.next().await {
         let news = news?;
         let choice = &mut choices[news.choice as usize];
-        choice.text.push_str(&news.text);
+        if news.reasoning {
+            choice.reasoning.push_str(&news.text);
+        } else {
+            choice.text.push_str(&news.text);
+        }
         choice.tokens.extend(news.tokens);
         choice.finish = news.finish.or(choice.finish);
     }

@@ -8,18 +8,37 @@ use laneway_protocol::ApiError;
 use subtle::ConstantTimeEq;
 
 use crate::refusal::Refusal;
-use crate::state::ApiState;
+use crate::state::{ApiOptions, ApiState};
+use crate::systemone::{self, DecisionRefusal};
 
-/// Lets a request under `/v1/` pass only with the key; probes and the page stay open.
+/// Lets a request pass only with the key that its path demands; probes and the page stay open.
 pub(crate) async fn check(State(state): State<Arc<ApiState>>, request: Request, next: Next) -> Response {
-    let key = state.options.api_key.as_deref();
-    match key.filter(|_| request.uri().path().starts_with("/v1/")) {
-        Some(key) => match verify(request.headers(), key) {
-            Ok(()) => next.run(request).await,
-            Err(error) => Refusal(error).into_response(),
-        },
-        None => next.run(request).await,
+    let path = request.uri().path();
+    let verified = match demanded(path, &state.options) {
+        Demand::Nothing => Ok(()),
+        Demand::Key(key) => verify(request.headers(), key),
+        Demand::Unavailable => Err(ApiError::route_not_found(path)),
+    };
+    match verified {
+        Ok(()) => next.run(request).await,
+        Err(error) if systemone::is_path(path) => DecisionRefusal::from(error).into_response(),
+        Err(error) => Refusal(error).into_response(),
     }
+}
+
+enum Demand<'a> {
+    Nothing,
+    Key(&'a str),
+    /// The path is closed as long as its key is not set.
+    Unavailable,
+}
+
+fn demanded<'a>(path: &str, options: &'a ApiOptions) -> Demand<'a> {
+    if path.starts_with("/debug/") {
+        return options.admin_key.as_deref().map_or(Demand::Unavailable, Demand::Key);
+    }
+    let is_api = path.starts_with("/v1/") || systemone::is_path(path);
+    options.api_key.as_deref().filter(|_| is_api).map_or(Demand::Nothing, Demand::Key)
 }
 
 fn verify(headers: &HeaderMap, key: &str) -> Result<(), ApiError> {

@@ -1,5 +1,6 @@
-//! Request bodies, bounded in size and time.
+//! Request bodies, bounded in size and time, also when they are compressed.
 
+use std::io::Read;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -17,15 +18,43 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Reads a JSON body, or says why not, if possible before it has arrived.
 pub(crate) async fn read(request: Request, options: &ApiOptions) -> Result<Bytes, ApiError> {
+    let headers = request.headers().clone();
+    let coding = check_headers(&headers, options.body_limit_bytes, is_json);
+    decode(receive(request, options, coding).await?, options.body_limit_bytes)
+}
+
+/// Reads a JSON body, or the part called `request` of a form.
+pub(crate) async fn read_form(request: Request, options: &ApiOptions) -> Result<Bytes, ApiError> {
+    let headers = request.headers().clone();
+    let coding = check_headers(&headers, options.body_limit_bytes, |kind| is_json(kind) || is_form(kind));
+    let bytes = decode(receive(request, options, coding).await?, options.body_limit_bytes)?;
+    let kind = headers.get(header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
+    match kind.filter(|kind| is_form(kind)) {
+        Some(kind) => form_request(&kind, bytes).await,
+        None => Ok(bytes),
+    }
+}
+
+/// A body as it was sent, and how it is compressed, in the order in which to undo it.
+type Coded = (Bytes, Vec<Coding>);
+
+async fn receive(
+    request: Request,
+    options: &ApiOptions,
+    codings: Result<Vec<Coding>, ApiError>,
+) -> Result<Coded, ApiError> {
     let (parts, mut body) = request.into_parts();
     let headers = &parts.headers;
-    if let Err(error) = check_headers(headers, options.body_limit_bytes) {
-        discard(headers, body);
-        return Err(error);
-    }
+    let codings = match codings {
+        Ok(codings) => codings,
+        Err(error) => {
+            discard(headers, body);
+            return Err(error);
+        }
+    };
     let reading = collect(&mut body, options.body_limit_bytes);
     match tokio::time::timeout(options.body_timeout, reading).await {
-        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Ok(bytes)) => Ok((bytes, codings)),
         Ok(Err(error)) => {
             discard(headers, body);
             Err(error)
@@ -34,28 +63,134 @@ pub(crate) async fn read(request: Request, options: &ApiOptions) -> Result<Bytes
     }
 }
 
-fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
-    if let Some(kind) = headers.get(header::CONTENT_TYPE) {
-        let kind = String::from_utf8_lossy(kind.as_bytes());
-        if !is_json(&kind) {
-            return Err(ApiError::not_json(&kind));
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Coding {
+    Gzip,
+    Deflate,
+    Zstd,
+}
+
+fn check_headers(
+    headers: &HeaderMap,
+    limit: usize,
+    is_accepted: impl Fn(&str) -> bool,
+) -> Result<Vec<Coding>, ApiError> {
+    match headers.get(header::CONTENT_TYPE) {
+        Some(kind) => {
+            let kind = String::from_utf8_lossy(kind.as_bytes());
+            if !is_accepted(&kind) {
+                return Err(ApiError::not_json(&kind));
+            }
         }
-    }
-    if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
-        && encoding != "identity"
-    {
-        let shown = String::from_utf8_lossy(encoding.as_bytes());
-        return Err(ApiError::not_json(&format!("a body encoded as {shown}")));
+        // A page of any origin may send a body without a type; with JSON's, its browser asks first.
+        None if headers.contains_key(header::ORIGIN) => return Err(ApiError::not_json("a body of no type")),
+        None => {}
     }
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     match announced {
         Some(length) if length > limit as u64 => Err(ApiError::body_too_large(limit)),
-        _ => Ok(()),
+        _ => codings(headers),
     }
 }
 
+/// A body compressed more than twice is somebody's joke.
+const MOST_CODINGS: usize = 2;
+
+fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, ApiError> {
+    let mut codings = Vec::new();
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        let value = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+        for name in value.split(',').map(str::trim) {
+            codings.push(match name {
+                "" | "identity" => continue,
+                "gzip" | "x-gzip" => Coding::Gzip,
+                "deflate" => Coding::Deflate,
+                "zstd" => Coding::Zstd,
+                other => return Err(ApiError::unknown_coding(other)),
+            });
+        }
+    }
+    if codings.len() > MOST_CODINGS {
+        return Err(ApiError::unknown_coding("more than two codings"));
+    }
+    codings.reverse();
+    Ok(codings)
+}
+
+fn decode((mut bytes, codings): Coded, limit: usize) -> Result<Bytes, ApiError> {
+    for coding in codings {
+        bytes = coding.decode(&bytes, limit)?;
+    }
+    Ok(bytes)
+}
+
+impl Coding {
+    fn decode(self, bytes: &[u8], limit: usize) -> Result<Bytes, ApiError> {
+        let decoded = match self {
+            Self::Gzip => bounded(flate2::read::MultiGzDecoder::new(bytes), limit),
+            // Some clients leave zlib's header out.
+            Self::Deflate => match bounded(flate2::read::ZlibDecoder::new(bytes), limit) {
+                Err(_) => bounded(flate2::read::DeflateDecoder::new(bytes), limit),
+                decoded => decoded,
+            },
+            Self::Zstd => unpack_zstd(bytes, limit),
+        };
+        match decoded {
+            Ok(decoded) if decoded.len() > limit => Err(ApiError::body_too_large(limit)),
+            Ok(decoded) => Ok(decoded.into()),
+            Err(_) => Err(ApiError::invalid(format!("the request body is no valid {} data", self.name()))),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// Reads one byte over the limit at most.
+fn bounded(reader: impl Read, limit: usize) -> std::io::Result<Vec<u8>> {
+    let mut decoded = Vec::new();
+    reader.take(limit as u64 + 1).read_to_end(&mut decoded)?;
+    Ok(decoded)
+}
+
+fn unpack_zstd(mut bytes: &[u8], limit: usize) -> std::io::Result<Vec<u8>> {
+    let mut decoded = Vec::new();
+    while !bytes.is_empty() && decoded.len() <= limit {
+        let frame = ruzstd::decoding::StreamingDecoder::new(&mut bytes).map_err(std::io::Error::other)?;
+        decoded.extend(bounded(frame, limit - decoded.len())?);
+    }
+    Ok(decoded)
+}
+
+/// The JSON part of a form; its other parts are images, which no model here can see.
+async fn form_request(content_type: &str, bytes: Bytes) -> Result<Bytes, ApiError> {
+    let broken = |error: multer::Error| ApiError::invalid(format!("the form could not be read: {error}"));
+    let boundary = multer::parse_boundary(content_type).map_err(broken)?;
+    let whole = futures::stream::once(async { Ok::<_, std::convert::Infallible>(bytes) });
+    let mut form = multer::Multipart::new(whole, boundary);
+    while let Some(field) = form.next_field().await.map_err(broken)? {
+        if field.name() == Some("request") {
+            return field.bytes().await.map_err(broken);
+        }
+    }
+    Err(ApiError::invalid("the form has no part called `request`"))
+}
+
+fn is_form(content_type: &str) -> bool {
+    essence(content_type) == "multipart/form-data"
+}
+
+fn essence(content_type: &str) -> String {
+    content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
 fn is_json(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let essence = essence(content_type);
     essence.is_empty() || essence == "application/json" || essence.ends_with("+json")
 }
 
@@ -104,5 +239,73 @@ mod tests {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "jsonp"] {
             assert!(!is_json(kind), "{kind}");
         }
+    }
+
+    fn sent(body: &[u8], coding: Option<&str>) -> Result<Bytes, ApiError> {
+        let mut headers = HeaderMap::new();
+        if let Some(coding) = coding {
+            headers.insert(header::CONTENT_ENCODING, coding.parse().unwrap());
+        }
+        decode((Bytes::copy_from_slice(body), codings(&headers)?), 1000)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::read::GzEncoder::new(bytes, flate2::Compression::fast());
+        let mut packed = Vec::new();
+        encoder.read_to_end(&mut packed).unwrap();
+        packed
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    #[test]
+    fn compressed_bodies_are_unpacked() {
+        let text = br#"{"state": "a state that is worth packing, packing, packing"}"#;
+        assert_eq!(sent(text, None).unwrap(), text[..]);
+        assert_eq!(sent(text, Some("identity")).unwrap(), text[..]);
+        assert_eq!(sent(&gzip(text), Some("GZIP")).unwrap(), text[..]);
+        assert_eq!(sent(&zstd(text), Some("zstd")).unwrap(), text[..]);
+        assert_eq!(sent(&[zstd(text), zstd(b"!")].concat(), Some("zstd")).unwrap(), [&text[..], b"!"].concat()[..]);
+        assert_eq!(sent(&zstd(&gzip(text)), Some("gzip, zstd")).unwrap(), text[..]);
+        let raw = |bytes: &[u8]| {
+            let mut packed = Vec::new();
+            flate2::read::DeflateEncoder::new(bytes, flate2::Compression::fast()).read_to_end(&mut packed).unwrap();
+            packed
+        };
+        assert_eq!(sent(&raw(text), Some("deflate")).unwrap(), text[..]);
+        let mut zlib = Vec::new();
+        flate2::read::ZlibEncoder::new(&text[..], flate2::Compression::fast()).read_to_end(&mut zlib).unwrap();
+        assert_eq!(sent(&zlib, Some("deflate")).unwrap(), text[..]);
+    }
+
+    #[test]
+    fn broken_unknown_and_bursting_bodies_are_refused() {
+        let status = |body: &[u8], coding| sent(body, Some(coding)).unwrap_err().status;
+        for coding in ["gzip", "deflate", "zstd"] {
+            assert_eq!(status(b"{\"state\": 1}", coding), 400, "{coding}");
+            assert_eq!(status(&zstd(b"cut short")[..8], coding), 400, "{coding}");
+        }
+        assert_eq!(status(b"", "br"), 415);
+        assert_eq!(status(b"", "gzip, gzip, gzip"), 415);
+        let large = vec![b' '; 1_000_000];
+        assert_eq!(status(&gzip(&large), "gzip"), 413);
+        assert_eq!(status(&zstd(&large), "zstd"), 413);
+    }
+
+    #[test]
+    fn a_form_yields_its_request_part() {
+        let form = |body: &'static str| {
+            pollster_free(form_request("multipart/form-data; boundary=x", Bytes::from_static(body.as_bytes())))
+        };
+        let part = |name: &str| format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{{}}\r\n--x--\r\n");
+        assert_eq!(form(part("request").leak()).unwrap(), "{}");
+        assert_eq!(form(part("image").leak()).unwrap_err().status, 400);
+        assert_eq!(form("no form").unwrap_err().status, 400);
+    }
+
+    fn pollster_free<T>(work: impl Future<Output = T>) -> T {
+        futures::executor::block_on(work)
     }
 }

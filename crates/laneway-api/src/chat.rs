@@ -25,13 +25,14 @@ pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request)
     };
     let prompt = {
         let model = model.clone();
-        state.tokenise(bytes.len(), move || render(&model, &messages)).await??
+        let thinking = settings.thinking;
+        state.tokenise(bytes.len(), move || render(&model, &messages, thinking)).await??
     };
     let turns = Turns::start(state, model, vec![prompt], &settings)?;
     Ok(deliver(turns, shape, settings.delivery).await?)
 }
 
-fn render(model: &TextModel, messages: &[Message]) -> Result<TokenPrompt, ApiError> {
+fn render(model: &TextModel, messages: &[Message], thinking: bool) -> Result<TokenPrompt, ApiError> {
     let template = model.template.as_ref().ok_or_else(|| {
         let message = format!("{} has no chat template; use /v1/completions", model.info.id);
         ApiError::unsupported("model", message)
@@ -41,10 +42,10 @@ fn render(model: &TextModel, messages: &[Message]) -> Result<TokenPrompt, ApiErr
     let options = RenderOptions {
         add_generation_prompt: true,
         now_unix_s: i64::try_from(unix_now_s()).ok(),
-        ..RenderOptions::default()
+        extra: std::iter::once(("enable_thinking".to_owned(), thinking.into())).collect(),
     };
     let ids = model.tokenizer.encode_chat(template, &messages, &options).map_err(|error| refused(&error))?;
-    Ok(TokenPrompt { ids, param: "messages", continues: false })
+    Ok(TokenPrompt { ids, param: "messages", continues: false, is_chat: true })
 }
 
 fn refused(error: &TextError) -> ApiError {
@@ -76,6 +77,7 @@ impl ChatShape {
             system_fingerprint: self.head.fingerprint.clone(),
             choices,
             usage,
+            x_laneway_draft: None,
         }
     }
 }
@@ -87,7 +89,12 @@ impl Shape for ChatShape {
     fn whole(&self, choices: Vec<Choice>, usage: Usage) -> ChatCompletion {
         let choices = choices.into_iter().zip(0..).map(|(choice, index)| ChatChoice {
             index,
-            message: AssistantMessage { role: "assistant", content: choice.text, refusal: None },
+            message: AssistantMessage {
+                role: "assistant",
+                content: choice.text,
+                reasoning_content: Some(choice.reasoning).filter(|text| !text.is_empty()),
+                refusal: None,
+            },
             logprobs: self.logprobs(choice.tokens),
             finish_reason: choice.finish.unwrap_or(FinishReason::Stop),
         });
@@ -108,8 +115,15 @@ impl Shape for ChatShape {
     }
 
     fn news(&mut self, news: News) -> ChatChunk {
+        if news.draft.is_some() {
+            return ChatChunk { x_laneway_draft: news.draft, ..self.chunk(Vec::new(), self.head.usage) };
+        }
         let logprobs = if news.tokens.is_empty() { None } else { self.logprobs(news.tokens) };
-        let delta = if news.finish.is_some() { Delta::default() } else { Delta::text(news.text) };
+        let delta = match (news.finish, news.reasoning) {
+            (Some(_), _) => Delta::default(),
+            (None, true) => Delta::reasoning(news.text),
+            (None, false) => Delta::text(news.text),
+        };
         let choice = ChunkChoice { index: news.choice, delta, logprobs, finish_reason: news.finish };
         self.chunk(vec![choice], self.head.usage)
     }

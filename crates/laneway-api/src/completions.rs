@@ -21,6 +21,8 @@ pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request)
     let bytes = body::read(request, &state.options).await?;
     let CompletionTurn { model, prompts, mut settings } = CompletionTurn::from_json(&bytes)?;
     settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
+    // Drafts are told by chat chunks only.
+    settings.drafts = false;
     let model = state.admit(&model)?;
     let mut shape = CompletionShape {
         head: Head::new("cmpl", &model, settings.delivery),
@@ -54,7 +56,7 @@ fn encode(model: &TextModel, prompt: Prompt) -> Result<TokenPrompt, ApiError> {
     if ids.is_empty() {
         return Err(ApiError::field("prompt", "`prompt` has no tokens"));
     }
-    Ok(TokenPrompt { ids, param: "prompt", continues: true })
+    Ok(TokenPrompt { ids, param: "prompt", continues: true, is_chat: false })
 }
 
 struct CompletionShape {

@@ -14,7 +14,8 @@ pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
         values if values.iter().any(|origin| origin == "*") => AllowOrigin::any(),
         _ => AllowOrigin::list(values),
     };
-    let exposed = [REQUEST_ID, header::RETRY_AFTER, HeaderName::from_static("retry-after-ms")];
+    let named = ["retry-after-ms", "server-timing", "x-typesafe-request-id"].map(HeaderName::from_static);
+    let exposed: Vec<_> = [REQUEST_ID, header::RETRY_AFTER].into_iter().chain(named).collect();
     Some(
         CorsLayer::new()
             .allow_origin(allowed)

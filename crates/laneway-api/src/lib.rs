@@ -26,6 +26,7 @@ mod router;
 mod serve;
 mod stall;
 mod state;
+mod systemone;
 mod turns;
 mod worker;
 mod worker_service;

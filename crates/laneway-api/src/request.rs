@@ -14,8 +14,11 @@ use uuid::Uuid;
 
 use crate::refusal::Refusal;
 use crate::state::ApiState;
+use crate::systemone;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same under the name that System One's clients read.
+const TYPESAFE_REQUEST_ID: HeaderName = HeaderName::from_static("x-typesafe-request-id");
 const LONGEST_ID: usize = 128;
 
 /// Identifies, traces and counts a request.
@@ -30,6 +33,9 @@ pub(crate) async fn trace(State(state): State<Arc<ApiState>>, request: Request, 
         let status = response.status().as_u16();
         tracing::debug!(status, ms = started.elapsed().as_millis() as u64, "answered");
         state.metrics.count_request(&route, status);
+        if systemone::is_path(&route) {
+            response.headers_mut().insert(TYPESAFE_REQUEST_ID, id.clone());
+        }
         response.headers_mut().insert(REQUEST_ID, id.clone());
         response
     }

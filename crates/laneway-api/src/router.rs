@@ -10,13 +10,17 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::refusal::Refusal;
 use crate::state::ApiState;
-use crate::{auth, chat, completions, cors, health, metrics, models, request};
+use crate::{auth, chat, completions, cors, health, metrics, models, request, systemone};
 
 /// The API over `state`, with the routes of `pages` beside it; `pages` has no fallback of its own.
 pub fn router(state: Arc<ApiState>, pages: Router) -> Router {
     let routes = Router::new()
         .route("/v1/chat/completions", post(chat::answer))
         .route("/v1/completions", post(completions::answer))
+        .route("/v1/systemone", post(systemone::answer))
+        .route("/systemone", post(systemone::answer))
+        .route("/v1/decisions", post(systemone::decisions))
+        .route("/debug/systemone", get(systemone::render))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(health::answer))

@@ -1,9 +1,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use laneway_protocol::models::ModelInfo;
+use laneway_decisions::Reader;
+use laneway_protocol::models::{DECISION_ALIASES, ModelInfo};
 use laneway_protocol::{ApiError, SamplingOptions};
-use laneway_session::{Metrics, SubmitError, Turn};
+use laneway_session::canvas::Denoising;
+use laneway_session::{Metrics, Read, SubmitError, Turn};
 use laneway_text::{ChatTemplate, Tokenizer};
 use tokio::sync::{Semaphore, watch};
 
@@ -16,6 +18,9 @@ const SHORT_BODY_BYTES: usize = 4096;
 pub trait TurnService: Send + Sync + 'static {
     /// Queues a turn and returns at once; every event goes to [`Turn::events`].
     fn submit(&self, turn: Turn) -> Result<(), SubmitError>;
+
+    /// Queues a read and returns at once; its outcome goes to [`Read::answer`].
+    fn read(&self, read: Read) -> Result<(), SubmitError>;
 
     /// Looks at cancel flags soon: one was set.
     fn wake(&self);
@@ -54,6 +59,10 @@ pub struct TextModel {
     pub page_positions: usize,
     /// What applies where a request says nothing.
     pub defaults: SamplingOptions,
+    /// How the model revises a canvas; `None` for one that predicts the next token.
+    pub denoising: Option<Denoising>,
+    /// Plans the reads of decisions, or why the model answers none.
+    pub reader: Result<Arc<Reader>, String>,
     pub service: Arc<dyn TurnService>,
 }
 
@@ -62,6 +71,8 @@ pub struct TextModel {
 pub struct ApiOptions {
     /// Demanded as a bearer token under `/v1/`; `None` lets everybody in.
     pub api_key: Option<String>,
+    /// Demanded as a bearer token under `/debug/`; `None` closes those routes.
+    pub admin_key: Option<String>,
     /// Origins whose pages may read answers; `*` stands for all, none switches CORS off.
     pub cors_origins: Vec<String>,
     pub body_limit_bytes: usize,
@@ -75,6 +86,7 @@ impl Default for ApiOptions {
     fn default() -> Self {
         Self {
             api_key: None,
+            admin_key: None,
             cors_origins: Vec::new(),
             body_limit_bytes: 4 << 20,
             body_timeout: Duration::from_secs(30),
@@ -143,6 +155,12 @@ impl ApiState {
             return Err(shutting_down());
         }
         self.find(name).cloned().ok_or_else(|| ApiError::model_not_found(name))
+    }
+
+    /// The model that decides under this name; the usual aliases mean whatever is served first.
+    pub(crate) fn find_for_decisions(&self, name: &str) -> Option<Arc<TextModel>> {
+        let first = || self.models.first().filter(|_| DECISION_ALIASES.contains(&name));
+        self.find(name).or_else(first).cloned()
     }
 
     /// Runs `work` on a body of this size: on this thread if it is short.

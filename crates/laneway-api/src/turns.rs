@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use laneway_protocol::chat::{ScoredToken, TokenLogprob};
+use laneway_protocol::chat::{CanvasDraft, ScoredToken, TokenLogprob};
 use laneway_protocol::{ApiError, FinishReason, SamplingOptions, TurnSettings, Usage};
+use laneway_session::canvas::Denoising;
 use laneway_session::{Cancel, Event, Finish, Sampling, Source, SubmitError, Turn, TurnError};
 use laneway_text::Detokenizer;
 use tokio::sync::{mpsc, watch};
@@ -19,12 +20,18 @@ pub(crate) struct TokenPrompt {
     pub param: &'static str,
     /// Whether the answer goes on in the middle of a text.
     pub continues: bool,
+    /// Whether it is a conversation, whose answer may have channels.
+    pub is_chat: bool,
 }
 
 /// What happened to one of the answers.
 pub(crate) struct News {
     pub choice: u32,
     pub text: String,
+    /// Whether the text is what the model thinks before it answers.
+    pub reasoning: bool,
+    /// A canvas under revision; then there is nothing else.
+    pub draft: Option<CanvasDraft>,
     /// Empty unless log-probabilities were asked for.
     pub tokens: Vec<TokenLogprob>,
     pub finish: Option<FinishReason>,
@@ -98,12 +105,18 @@ impl Turns {
                 _ = self.phase.wait_for(|phase| *phase == Phase::Stopping) => return Some(Err(shutting_down())),
             };
             match event {
-                Event::Chunk { text, tokens, .. } => {
+                Event::Chunk { text, tokens, reasoning } => {
                     self.observe_chunk(choice, tokens.len());
                     let tokens = self.scored(tokens);
                     if !text.is_empty() || !tokens.is_empty() {
-                        return Some(Ok(News { choice, text, tokens, finish: None }));
+                        return Some(Ok(News { choice, text, reasoning, draft: None, tokens, finish: None }));
                     }
+                }
+                Event::Draft { tokens, step, entropy } => {
+                    let text = self.model.tokenizer.decode(&tokens, true);
+                    let draft = Some(CanvasDraft { index: choice, step, entropy, text });
+                    let (text, tokens) = (String::new(), Vec::new());
+                    return Some(Ok(News { choice, text, reasoning: false, draft, tokens, finish: None }));
                 }
                 Event::Finished(result) => return Some(self.finished(choice, result)),
                 _ => {}
@@ -131,7 +144,10 @@ impl Turns {
         let choice = self.running.len() as u32;
         let cancel = Cancel::new();
         let detokenizer = if prompt.continues { Detokenizer::continuing(true) } else { Detokenizer::new(true) };
-        let decoder = TextDecoder::new(self.model.tokenizer.clone(), detokenizer, settings.stop.clone());
+        let mut decoder = TextDecoder::new(self.model.tokenizer.clone(), detokenizer, settings.stop.clone());
+        if prompt.is_chat {
+            decoder = decoder.with_channels();
+        }
         let turn = Turn {
             prompt: prompt.ids.clone(),
             max_tokens: settings.max_tokens.map(|limit| limit as usize),
@@ -141,6 +157,8 @@ impl Turns {
             cancel: cancel.clone(),
             deadline_ms: self.state.options.turn_timeout.map(|limit| limit.as_millis() as u64),
             source: Source::Http,
+            denoising: self.denoising(settings),
+            wants_drafts: settings.drafts,
         };
         self.model.service.submit(turn).map_err(|error| match error {
             SubmitError::QueueFull { .. } => ApiError::busy(1),
@@ -148,6 +166,12 @@ impl Turns {
         })?;
         self.running.push(Some(cancel));
         Ok(())
+    }
+
+    /// The model's way of revising a canvas with the number of passes that was asked for.
+    fn denoising(&self, settings: &TurnSettings) -> Option<Denoising> {
+        let max_steps = settings.denoising_steps?;
+        Some(Denoising { max_steps, ..self.model.denoising? })
     }
 
     fn sampling(&self, settings: &TurnSettings, seed: u64) -> Result<Sampling, ApiError> {
@@ -206,7 +230,8 @@ impl Turns {
             laneway_session::FinishReason::Stop => FinishReason::Stop,
             laneway_session::FinishReason::Length => FinishReason::Length,
         };
-        Ok(News { choice, text: String::new(), tokens: Vec::new(), finish: Some(reason) })
+        let (text, tokens) = (String::new(), Vec::new());
+        Ok(News { choice, text, reasoning: false, draft: None, tokens, finish: Some(reason) })
     }
 }
 
@@ -232,6 +257,6 @@ fn failure(error: &TurnError, param: &str) -> ApiError {
         TurnError::Load(_) => ApiError::unavailable("load_failed", error.to_string()),
         TurnError::ShuttingDown => shutting_down(),
         TurnError::Cancelled => ApiError::unavailable("cancelled", "the turn was cancelled"),
-        TurnError::Engine(_) | TurnError::Internal => ApiError::internal(error.to_string()),
+        TurnError::Engine(_) | TurnError::Internal | TurnError::InvalidRead(_) => ApiError::internal(error.to_string()),
     }
 }

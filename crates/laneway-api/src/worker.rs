@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
 use laneway_session::{
-    Action, Cancel, Decoder, Engine, Event, Intake, Metrics, ModelState, Outcome, Request, Sampling, Service,
+    Action, Cancel, Decoder, Engine, Event, Intake, Metrics, ModelState, Outcome, Read, Request, Sampling, Service,
     ServiceConfig, Source, SubmitError, Ticket, Turn,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -142,6 +142,8 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
             cancel: cancel.clone(),
             deadline_ms: request.deadline_ms,
             source: request.source,
+            denoising: None,
+            wants_drafts: false,
         };
         self.enqueue(request.request, turn)?;
         let sender = self.shared.sender.clone();
@@ -156,6 +158,15 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
         }
         let ticket = self.shared.intake.admit(turn)?;
         let message = Message::Turn(request, ticket);
+        self.shared.sender.send(message).map_err(|_| SubmitError::Stopped)
+    }
+
+    /// Queues a read whose answer and cancel flag the caller keeps; [`wake`](Self::wake) goes with the flag.
+    pub fn read(&self, request: Request<K>, read: Read) -> Result<(), SubmitError> {
+        if !self.has_work() {
+            self.shared.pulse.beat();
+        }
+        let message = Message::Turn(request, self.shared.intake.admit_read(read)?);
         self.shared.sender.send(message).map_err(|_| SubmitError::Stopped)
     }
 

@@ -1,4 +1,4 @@
-use laneway_session::{Metrics, Request, SubmitError, Turn};
+use laneway_session::{Metrics, Read, Request, SubmitError, Turn};
 
 use crate::state::{Health, TurnService};
 use crate::worker::{HealthState, Worker};
@@ -20,6 +20,10 @@ impl<K> WorkerService<K> {
 impl<K: Clone + PartialEq + Send + Sync + 'static> TurnService for WorkerService<K> {
     fn submit(&self, turn: Turn) -> Result<(), SubmitError> {
         self.worker.enqueue(self.request.clone(), turn)
+    }
+
+    fn read(&self, read: Read) -> Result<(), SubmitError> {
+        self.worker.read(self.request.clone(), read)
     }
 
     fn wake(&self) {

@@ -1,8 +1,8 @@
 //! Decode and prefill speed: `speed MODEL [threads or tier names...]`.
 
-use laneway_cpu::{CpuSpace, CpuStep, KvCache, Tier};
+use laneway_cpu::{CpuSpace, CpuStep, KvCache, SoftStore, Tier};
 use laneway_files::Weights;
-use laneway_model::{Network, PAGE_POSITIONS, Row, Step};
+use laneway_model::{Network, PAGE_POSITIONS, Pass, Row, Step};
 use std::time::Instant;
 
 /// Time on a processor, which a busy machine does not lengthen much; of the main thread only.
@@ -47,17 +47,19 @@ fn measure(path: &str, threads: usize, tier: Tier) {
     let pages = (PROMPT + DECODED).div_ceil(PAGE_POSITIONS);
     let mut kv = KvCache::new(&network.kv_shapes(), pages);
     let tables = [(0..pages as u32).collect::<Vec<_>>()];
+    let mut soft = SoftStore::new();
     let mut run = |rows: &[Row]| {
-        let step = Step { rows, tables: &tables, logits: &[rows.len() as u32 - 1] };
-        let mut ops = CpuStep::new(&space, &step, &mut kv, &[]).expect("a valid step");
+        let step = Step { rows, tables: &tables, logits: &[rows.len() as u32 - 1], labels: &[], drafts: &[] };
+        let mut ops = CpuStep::new(&space, &step, &mut kv, &mut soft, &[]).expect("a valid step");
         let logits = space.run(|| {
-            let hidden = network.forward(&mut ops);
+            let hidden = network.forward(Pass::Encode, &mut ops);
             network.logits(&hidden, &mut ops)
         });
         let best = logits.data().iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         best.expect("a vocabulary is not empty").0 as u32
     };
-    let prompt: Vec<Row> = (0..PROMPT as u32).map(|i| Row { token: 100 + i * 7, position: i, lane: 0 }).collect();
+    let prompt: Vec<Row> =
+        (0..PROMPT as u32).map(|i| Row { token: 100 + i * 7, position: i, lane: 0, block: None }).collect();
     let mut best = [f64::INFINITY; 2];
     for _ in 0..5 {
         let start = (Instant::now(), cpu_seconds());
@@ -70,7 +72,7 @@ fn measure(path: &str, threads: usize, tier: Tier) {
         let mut token = 1;
         let start = (Instant::now(), cpu_seconds());
         for i in 0..DECODED {
-            token = run(&[Row { token, position: (PROMPT + i) as u32, lane: 0 }]);
+            token = run(&[Row { token, position: (PROMPT + i) as u32, lane: 0, block: None }]);
         }
         best = [best[0].min(start.0.elapsed().as_secs_f64()), best[1].min(cpu_seconds() - start.1)];
     }

@@ -1,4 +1,4 @@
-//! Causal attention over pages, with a running softmax per query.
+//! Attention over pages, with a running softmax per query.
 
 use crate::kv::LayerKv;
 use crate::math::exp;
@@ -95,8 +95,7 @@ impl Attend<'_> {
 
     /// Positions that a row sees.
     fn visible(&self, row: &Row) -> Range<usize> {
-        let end = row.position as usize + 1;
-        self.window.map_or(0, |window| end.saturating_sub(window))..end
+        row.visible(self.window)
     }
 }
 
@@ -296,13 +295,18 @@ mod tests {
         let rows: Vec<Row> = (0..lanes.len())
             .flat_map(|lane| {
                 let (first, count) = lanes[lane];
-                (first..first + count).map(move |p| Row { token: 0, position: p as u32, lane: lane as u32 })
+                (first..first + count).map(move |p| Row {
+                    token: 0,
+                    position: p as u32,
+                    lane: lane as u32,
+                    block: None,
+                })
             })
             .collect();
         let tables = vec![table; lanes.len()];
         let stride = heads * head_dim + 5;
         let queries = test_data::values(rows.len() * stride, 7);
-        let step = Step { rows: &rows, tables: &tables, logits: &[] };
+        let step = Step { rows: &rows, tables: &tables, logits: &[], labels: &[], drafts: &[] };
         let kv = cache.layer(0).unwrap();
         let attend = Attend { step: &step, kv, queries: &queries, stride, heads, kv_heads, head_dim, window };
         for (tier, threads) in Tier::available().into_iter().flat_map(|tier| [(tier, 1), (tier, 3)]) {
@@ -341,8 +345,8 @@ mod tests {
             let page = position as u32 / 32;
             cache.layer_mut(0).unwrap().write(page, position % 32, &[size; 16], &[position as f32; 16]);
         }
-        let (rows, tables) = ([Row { token: 0, position: 39, lane: 0 }], [vec![0, 1]]);
-        let step = Step { rows: &rows, tables: &tables, logits: &[] };
+        let (rows, tables) = ([Row { token: 0, position: 39, lane: 0, block: None }], [vec![0, 1]]);
+        let step = Step { rows: &rows, tables: &tables, logits: &[], labels: &[], drafts: &[] };
         let (kv, queries) = (cache.layer(0).unwrap(), [1e3; 16]);
         let (stride, heads, kv_heads, head_dim, window) = (16, 1, 1, 16, None);
         let one = Attend { step: &step, kv, queries: &queries, stride, heads, kv_heads, head_dim, window };

@@ -1,11 +1,13 @@
 //! The cpu device: networks of `laneway-model` computed at once in host memory.
 //!
 //! Weights are repacked on loading ([`CpuSpace`]), keys and values live in a paged [`KvCache`], and a [`CpuStep`]
-//! computes one step over both. The instruction set is chosen at run time ([`Tier`]).
+//! computes one step over both, with what canvases predicted last in a [`SoftStore`] between steps. The instruction set is chosen at run time ([`Tier`]).
 
 #![deny(unsafe_code)]
 
 mod attention;
+mod check;
+mod draft;
 mod experts;
 mod input;
 mod kv;
@@ -23,7 +25,10 @@ pub mod reference;
 mod rope;
 #[allow(unsafe_code)]
 mod simd;
+mod soft;
+mod soften;
 mod space;
+mod spread;
 #[cfg(test)]
 mod test_data;
 #[allow(unsafe_code)]
@@ -33,4 +38,5 @@ pub use kv::KvCache;
 pub use matrix::CpuMatrix;
 pub use ops::{Act, CpuStep};
 pub use simd::Tier;
+pub use soft::SoftStore;
 pub use space::CpuSpace;

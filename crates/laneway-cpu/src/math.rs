@@ -58,7 +58,7 @@ impl Kernel for Gate<'_> {
     }
 }
 
-/// `x = cap · tanh(x / cap)`.
+/// `x = cap · tanh(x / cap)`; NaN for what is not finite, which would otherwise pass for a logit.
 pub(crate) struct Softcap<'a> {
     pub x: &'a mut [f32],
     pub cap: f32,
@@ -72,9 +72,10 @@ impl Kernel for Softcap<'_> {
         let (cap, double) = (s.splat(self.cap), s.splat(2.0 / self.cap));
         for x in self.x.chunks_mut(LANES) {
             // tanh u = 1 − 2 / (e^2u + 1)
-            let e = exp(s, s.mul(s.load_part(x), double));
+            let lanes = s.load_part(x);
+            let e = exp(s, s.mul(lanes, double));
             let tail = s.div(s.splat(2.0), s.add(e, s.splat(1.0)));
-            s.store_part(s.mul(cap, s.sub(s.splat(1.0), tail)), x);
+            s.store_part(s.fma(lanes, s.splat(0.0), s.mul(cap, s.sub(s.splat(1.0), tail))), x);
         }
     }
 }
@@ -126,6 +127,9 @@ mod tests {
             for (x, y) in x.iter().zip(&capped) {
                 assert!(((x / 3.0).tanh() * 3.0 - y).abs() < 2e-6);
             }
+            let mut broken = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX];
+            tier.run(Softcap { x: &mut broken, cap: 3.0 });
+            assert!(broken[..3].iter().all(|x| x.is_nan()) && broken[3] == 3.0);
         }
     }
 }

@@ -1,4 +1,6 @@
 use crate::attention::{Attend, PrepareRow};
+use crate::check;
+use crate::draft::{Drafting, tile_for};
 use crate::experts::{self, Experts};
 use crate::input::Input;
 use crate::kv::KvCache;
@@ -6,11 +8,15 @@ use crate::math::{Gate, Softcap};
 use crate::matmul::linear;
 use crate::matrix::CpuMatrix;
 use crate::norm::{Add, Norm};
+use crate::pool::Pool;
 use crate::rope::RopeTable;
+use crate::soft::SoftStore;
 use crate::space::CpuSpace;
 use crate::tiles::Tiles;
 use laneway_files::Activation;
-use laneway_model::{Attention, ExpertShape, ModelError, Ops, PAGE_POSITIONS, Residual, Row, Step};
+use laneway_model::{
+    Attention, DRAFT_COLUMNS, DraftHead, ExpertShape, ModelError, Ops, PAGE_POSITIONS, Residual, Step,
+};
 use std::sync::Arc;
 
 /// Activations: a row-major matrix of f32.
@@ -50,6 +56,12 @@ impl Act {
         &self.data[row * self.cols..][..self.cols]
     }
 
+    /// The rows with these numbers, in this order.
+    fn pick(&self, rows: impl ExactSizeIterator<Item = u32>) -> Self {
+        let count = rows.len();
+        Self { rows: count, cols: self.cols, data: rows.flat_map(|row| self.row(row as usize)).copied().collect() }
+    }
+
     /// The values alone.
     pub fn into_data(self) -> Vec<f32> {
         self.data
@@ -67,34 +79,34 @@ pub struct CpuStep<'a> {
     step: Step<'a>,
     tokens: Vec<u32>,
     kv: &'a mut KvCache,
+    soft: &'a mut SoftStore,
     ropes: Vec<Arc<RopeTable>>,
     observer: Option<Observer<'a>>,
+    head_multiply_adds: u64,
 }
 
 impl<'a> CpuStep<'a> {
-    /// Prepares `step`; `sampled` holds each lane's last sampled token, for rows with [`Row::SAMPLED`].
+    /// Prepares `step`; `sampled` holds each lane's last sampled token, for rows of
+    /// [`Row::SAMPLED`](laneway_model::Row::SAMPLED).
     ///
     /// # Errors
-    /// When a row names a lane, page or sampled token that does not exist, or `logits` a row.
-    pub fn new(space: &'a CpuSpace, step: &Step<'a>, kv: &'a mut KvCache, sampled: &[u32]) -> Result<Self, ModelError> {
-        let wrong = |what: String| Err(ModelError::Device(what));
-        let mut tokens = Vec::with_capacity(step.rows.len());
-        for (index, row) in step.rows.iter().enumerate() {
-            let table = step.tables.get(row.lane as usize).map_or(&[][..], Vec::as_slice);
-            let needed = row.position as usize / PAGE_POSITIONS + 1;
-            if table.len() < needed || table[..needed].iter().any(|&page| page as usize >= kv.pages()) {
-                return wrong(format!("row {index}: lane {} has no page for position {}", row.lane, row.position));
-            }
-            match (row.token, sampled.get(row.lane as usize)) {
-                (Row::SAMPLED, None) => return wrong(format!("row {index}: lane {} has sampled nothing", row.lane)),
-                (Row::SAMPLED, Some(&token)) => tokens.push(token),
-                (token, _) => tokens.push(token),
-            }
-        }
-        if step.logits.iter().any(|&row| row as usize >= step.rows.len()) {
-            return wrong("logits are wanted of a row that the step does not have".into());
-        }
-        Ok(Self { space, step: *step, tokens, kv, ropes: Vec::new(), observer: None })
+    /// When a row names a lane, page or sampled token that does not exist, a block is not whole, a conditioned row has
+    /// no draft before it, or something is wanted of a row that is not there or at an impossible temperature.
+    pub fn new(
+        space: &'a CpuSpace,
+        step: &Step<'a>,
+        kv: &'a mut KvCache,
+        soft: &'a mut SoftStore,
+        sampled: &[u32],
+    ) -> Result<Self, ModelError> {
+        check::step(step, kv, soft)?;
+        let tokens = check::tokens(step, sampled)?;
+        Ok(Self { space, step: *step, tokens, kv, soft, ropes: Vec::new(), observer: None, head_multiply_adds: 0 })
+    }
+
+    /// Multiply-adds that [`Ops::head`], [`Ops::label_logits`] and [`Ops::draft`] have done, padding not counted.
+    pub fn head_multiply_adds(&self) -> u64 {
+        self.head_multiply_adds
     }
 
     /// Calls `observer` with every layer's input and the final state, as [`Ops::observe`] sees them.
@@ -249,15 +261,74 @@ impl Ops for CpuStep<'_> {
     }
 
     fn head(&mut self, x: &Act, table: &Arc<CpuMatrix>, softcap: Option<f32>) -> Act {
-        let rows = self.step.logits;
-        let wanted = rows.iter().flat_map(|&row| x.row(row as usize)).copied().collect();
-        let wanted = Act { rows: rows.len(), cols: x.cols, data: wanted };
+        let wanted = x.pick(self.step.logits.iter().copied());
+        self.head_multiply_adds += (wanted.rows * wanted.cols * table.rows()) as u64;
         let tier = self.space.tier;
         self.product(&wanted, table, |x| {
             if let Some(cap) = softcap {
                 tier.run(Softcap { x, cap });
             }
         })
+    }
+
+    fn label_logits(&mut self, x: &Act, table: &Arc<CpuMatrix>, softcap: Option<f32>) -> Act {
+        let labels = self.step.labels;
+        let CpuSpace { pool, tier, .. } = self.space;
+        let wanted = x.pick(labels.iter().map(|label| label.row));
+        let input = Input::new(&wanted.data, x.cols, table.is_quantised(), pool, *tier);
+        let mut order: Vec<usize> = (0..labels.len()).collect();
+        order.sort_by_key(|&label| labels[label].token);
+        let tokens: Vec<&[usize]> = order.chunk_by(|&a, &b| labels[a].token == labels[b].token).collect();
+        let alone = Pool::new(1);
+        let shared = if labels.len() * x.cols < SHARED_FROM / 8 { &alone } else { pool };
+        let products = shared.map(tokens.len(), |index| {
+            let token = labels[tokens[index][0]].token as usize;
+            // A token that the vocabulary does not have has no logit.
+            let mut logits = vec![f32::NAN; tokens[index].len()];
+            if token < table.rows() {
+                let rows = input.gather(tokens[index]);
+                linear(&rows, table, token..token + 1, &mut logits, &alone, *tier, |_| {});
+            }
+            logits
+        });
+        let mut out = Act::zeros(labels.len(), 1);
+        for (labels, logits) in tokens.into_iter().zip(products) {
+            labels.iter().zip(logits).for_each(|(&label, logit)| out.data[label] = logit);
+        }
+        if let Some(cap) = softcap {
+            tier.run(Softcap { x: &mut out.data, cap });
+        }
+        self.head_multiply_adds += (labels.len() * x.cols) as u64;
+        out
+    }
+
+    fn condition(&mut self, cols: usize) -> Act {
+        let mut out = Act::zeros(self.step.rows.len(), cols);
+        for (row, out) in self.step.rows.iter().zip(out.data.chunks_exact_mut(cols)) {
+            if check::is_conditioned(row) {
+                out.copy_from_slice(self.soft.get(row).expect("a step's conditioned rows were checked"));
+            }
+        }
+        out
+    }
+
+    fn draft(&mut self, x: &Act, draft: &DraftHead<'_, Arc<CpuMatrix>>) -> Act {
+        let CpuSpace { pool, tier, .. } = self.space;
+        let drafts = self.step.drafts;
+        if drafts.is_empty() {
+            return Act::zeros(0, DRAFT_COLUMNS);
+        }
+        let wanted = x.pick(drafts.iter().map(|draft| draft.row));
+        let input = Input::new(&wanted.data, x.cols, draft.table.is_quantised(), pool, *tier);
+        let tile = tile_for(drafts.len(), draft.table.rows());
+        let outcome = Drafting { x: &input, drafts, head: draft, tile, pool, tier: *tier }.run();
+        self.head_multiply_adds += outcome.multiply_adds;
+        if let Some(soft) = &outcome.soft {
+            for (draft, soft) in drafts.iter().zip(soft.chunks_exact(soft.len() / drafts.len())) {
+                self.soft.put(&self.step.rows[draft.row as usize], soft);
+            }
+        }
+        Act { rows: drafts.len(), cols: DRAFT_COLUMNS, data: outcome.columns }
     }
 
     fn observe(&mut self, index: usize, x: &Act) {

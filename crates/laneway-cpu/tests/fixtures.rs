@@ -9,8 +9,8 @@ use common::{Runner, argmax, assert_close, reference, rows};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-const MODELS: [&str; 5] =
-    ["llama_tiny", "gemma3_tiny", "gemma4_dense_tiny", "gemma4_ple_shared_tiny", "gemma4_moe_tiny"];
+const MODELS: [&str; 6] =
+    ["llama_tiny", "qwen3_tiny", "gemma3_tiny", "gemma4_dense_tiny", "gemma4_ple_shared_tiny", "gemma4_moe_tiny"];
 
 fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/fixtures"))

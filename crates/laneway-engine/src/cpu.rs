@@ -1,9 +1,10 @@
+use crate::inputs::{self, BRANCHES, Inputs};
 use crate::memory::{Need, available_bytes};
-use crate::{OpenError, check_ids, fresh_chunks, rows, sampler_params};
-use laneway_cpu::{CpuSpace, CpuStep, KvCache};
+use crate::{OpenError, Sizes, check_ids, fresh_chunks, sampler_params};
+use laneway_cpu::{CpuSpace, CpuStep, KvCache, SoftStore};
 use laneway_files::Weights;
 use laneway_model::sample::{IN_PROMPT, SamplerParams, sample};
-use laneway_model::{ModelError, Network, PAGE_POSITIONS, Step};
+use laneway_model::{DRAFT_COLUMNS, Drafted, ModelError, Network, PAGE_POSITIONS, Pass, Step};
 use laneway_session::{EngineError, EngineLimits, Sampled, Sampling, StepOutcome, StepPlan};
 use std::collections::VecDeque;
 
@@ -15,9 +16,20 @@ pub(crate) struct CpuEngine {
     space: CpuSpace,
     network: Network<CpuSpace>,
     kv: KvCache,
+    soft: SoftStore,
     lanes: Vec<Lane>,
     outcomes: VecDeque<StepOutcome>,
     context_length: usize,
+    max_rows: usize,
+    head_multiply_adds: u64,
+}
+
+/// What a step computed, row after row.
+#[derive(Default)]
+struct Computed {
+    logits: Vec<f32>,
+    labels: Vec<f32>,
+    drafts: Vec<f32>,
 }
 
 #[derive(Clone)]
@@ -32,25 +44,49 @@ impl CpuEngine {
     pub fn open(
         weights: &Weights,
         threads: usize,
-        lanes: usize,
-        context_length: usize,
+        sizes: Sizes,
     ) -> Result<(Self, EngineLimits), OpenError> {
-        let need = Need::of(weights, lanes, context_length);
-        // Pages take memory only once they are written, so one full lane must fit, not all.
-        need.check("cpu", need.weight_bytes + need.kv_bytes / lanes as u64, available_bytes())?;
+        let Sizes { lanes, context_length, pages } = sizes;
+        let need = Need::of(weights, sizes);
+        // Pages take memory only once they are written, so one full sequence must fit, not all.
+        let sequence_bytes = need.sequence_bytes(weights.config());
+        need.check("cpu", need.weight_bytes.saturating_add(sequence_bytes), available_bytes())?;
         let mut space = CpuSpace::new(threads);
         let network = Network::load(weights, &mut space)?;
-        let pages = lanes * context_length.div_ceil(PAGE_POSITIONS);
         let kv = KvCache::new(&network.kv_shapes(), pages);
         let lane = Lane { params: SamplerParams::GREEDY, counts: Vec::new(), sampled: 0 };
-        let limits =
-            EngineLimits { lanes, pages, page_positions: PAGE_POSITIONS, context_length, max_rows: MAX_ROWS, depth: 1 };
-        let outcomes = VecDeque::new();
-        Ok((Self { space, network, kv, lanes: vec![lane; lanes], outcomes, context_length }, limits))
+        let canvas = inputs::canvas_limits(weights);
+        let max_rows = inputs::rows_for(canvas.as_ref(), MAX_ROWS, context_length);
+        let limits = EngineLimits {
+            lanes,
+            pages,
+            page_positions: PAGE_POSITIONS,
+            context_length,
+            max_rows,
+            depth: 1,
+            branches: BRANCHES,
+            canvas,
+        };
+        let engine = Self {
+            space,
+            network,
+            kv,
+            soft: SoftStore::new(),
+            lanes: vec![lane; lanes],
+            outcomes: VecDeque::new(),
+            context_length,
+            max_rows,
+            head_multiply_adds: 0,
+        };
+        Ok((engine, limits))
     }
 
     pub fn weight_bytes(&self) -> u64 {
         self.space.weight_bytes() as u64
+    }
+
+    pub fn head_multiply_adds(&self) -> u64 {
+        self.head_multiply_adds
     }
 
     pub fn begin(&mut self, lane: usize, sampling: &Sampling, prompt: &[u32]) {
@@ -68,15 +104,17 @@ impl CpuEngine {
     }
 
     pub fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
-        let rows = rows(plan);
-        let logits = self.run(&Step { rows: &rows, tables: &plan.tables, logits: &plan.samples })?;
-        if plan.samples.is_empty() {
-            return Ok(());
+        for copy in &plan.copies {
+            self.kv.copy(copy.from, copy.to);
         }
+        let inputs = Inputs::of(plan);
+        let computed = self.run(inputs.pass, &inputs.step(plan))?;
+        let mut outcome = StepOutcome { labels: inputs::by_row(&inputs::label_counts(plan), &computed.labels), ..StepOutcome::default() };
+        let (drafts, _) = computed.drafts.as_chunks::<DRAFT_COLUMNS>();
+        outcome.drafts = drafts.iter().map(|columns| inputs::drafted(Drafted::from_columns(columns))).collect();
         let vocab = self.network.config().vocab_size;
-        let mut outcome = StepOutcome::default();
-        for (logits, &row) in logits.chunks_exact(vocab).zip(&plan.samples) {
-            let row = rows[row as usize];
+        for (logits, &row) in computed.logits.chunks_exact(vocab).zip(&plan.samples) {
+            let row = inputs.rows[row as usize];
             let lane = &mut self.lanes[row.lane as usize];
             let picked = sample(logits, &lane.counts, &lane.params, row.position);
             lane.sampled = picked.token;
@@ -100,23 +138,36 @@ impl CpuEngine {
 
     pub fn prefill_logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, EngineError> {
         check_ids(ids, self.network.config().vocab_size, self.context_length)?;
-        let (chunks, tables) = fresh_chunks(ids, MAX_ROWS);
+        let (chunks, tables) = fresh_chunks(ids, self.max_rows.min(MAX_ROWS));
         let mut all = Vec::new();
         for chunk in &chunks {
             let wanted: Vec<u32> = (0..chunk.len() as u32).collect();
-            all.extend(self.run(&Step { rows: chunk, tables: &tables, logits: &wanted })?);
+            let step = Step { rows: chunk, tables: &tables, logits: &wanted, labels: &[], drafts: &[] };
+            all.extend(self.run(Pass::Encode, &step)?.logits);
         }
         Ok(all)
     }
 
-    fn run(&mut self, step: &Step<'_>) -> Result<Vec<f32>, EngineError> {
+    fn run(&mut self, pass: Pass, step: &Step<'_>) -> Result<Computed, EngineError> {
         let sampled: Vec<u32> = self.lanes.iter().map(|lane| lane.sampled).collect();
         let failed = |e: ModelError| EngineError::Step(e.to_string());
         let (space, network) = (&self.space, &self.network);
-        let mut ops = CpuStep::new(space, step, &mut self.kv, &sampled).map_err(failed)?;
-        Ok(space.run(|| {
-            let hidden = network.forward(&mut ops);
-            if step.logits.is_empty() { Vec::new() } else { network.logits(&hidden, &mut ops).into_data() }
-        }))
+        let mut ops = CpuStep::new(space, step, &mut self.kv, &mut self.soft, &sampled).map_err(failed)?;
+        let computed = space.run(|| {
+            let hidden = network.forward(pass, &mut ops);
+            let mut computed = Computed::default();
+            if !step.logits.is_empty() {
+                computed.logits = network.logits(&hidden, &mut ops).into_data();
+            }
+            if !step.labels.is_empty() {
+                computed.labels = network.label_logits(&hidden, &mut ops).into_data();
+            }
+            if !step.drafts.is_empty() {
+                computed.drafts = network.draft(&hidden, &mut ops).into_data();
+            }
+            computed
+        });
+        self.head_multiply_adds += ops.head_multiply_adds();
+        Ok(computed)
     }
 }

@@ -1,8 +1,9 @@
+use crate::inputs::{self, BRANCHES, Inputs};
 use crate::memory::{Need, available_bytes, kv_bytes_per_position};
-use crate::{OpenError, check_ids, fresh_chunks, rows, sampler_params};
+use crate::{OpenError, Sizes, check_ids, fresh_chunks, sampler_params};
 use laneway_files::Weights;
 use laneway_kernels::{AdapterClass, Gpu, GpuError, GpuSpace, PlanCost, Runner, StateShape, Totals};
-use laneway_model::{ModelError, Network, PAGE_POSITIONS, Step};
+use laneway_model::{ModelError, Network, PAGE_POSITIONS, Pass, Step};
 use laneway_session::{EngineError, EngineLimits, Sampled, Sampling, StepOutcome, StepPlan};
 use std::sync::Arc;
 
@@ -13,35 +14,40 @@ pub(crate) struct GpuEngine {
     weight_bytes: u64,
     context_length: usize,
     max_rows: usize,
-    /// Submitted steps that sample nothing need no read-back, but the contract counts them.
-    silent: std::collections::VecDeque<bool>,
+    /// Tokens of each label row of the submitted steps; none for a step that wants nothing, which needs no read-back,
+    /// but the contract counts it.
+    submitted: std::collections::VecDeque<Option<Vec<usize>>>,
 }
 
 impl GpuEngine {
     pub fn open(
         weights: &Weights,
         gpu: Gpu,
-        lanes: usize,
-        context_length: usize,
+        sizes: Sizes,
     ) -> Result<(Self, EngineLimits), OpenError> {
-        let need = Need::of(weights, lanes, context_length);
+        let Sizes { lanes, context_length, pages } = sizes;
+        let need = Need::of(weights, sizes);
         let software = gpu.summary().class == AdapterClass::Software;
         // Drivers do not say how much memory they have, but a software adapter has the system's.
         let available = if software { available_bytes() } else { None };
         need.check(&gpu.summary().name, need.weight_bytes + need.kv_bytes, available)?;
-        let pages = lanes * context_length.div_ceil(PAGE_POSITIONS);
         check_bindings(weights, &gpu, pages)?;
         let mut space = GpuSpace::new(&gpu);
         let network = Arc::new(Network::load(weights, &mut space)?);
         // A dispatch must end well before a driver's watchdog; a software adapter needs seconds for what a GPU does in
         // milliseconds.
-        let max_rows = if software { 32 } else { 512 };
+        let usual = if software { 32 } else { 512 }.max(lanes);
+        let canvas = inputs::canvas_limits(weights);
+        let conditioned = canvas.filter(|canvas| canvas.is_conditioned);
         let shape = StateShape {
             lanes,
+            slots: lanes + BRANCHES,
             pages,
             max_pages: context_length.div_ceil(PAGE_POSITIONS),
-            max_rows: max_rows.max(lanes),
+            max_rows: inputs::rows_for(canvas.as_ref(), usual, context_length),
             vocab: network.config().vocab_size,
+            canvas_length: conditioned.map_or(0, |canvas| canvas.length),
+            hidden: network.config().hidden_size,
         };
         let runner = Runner::new(&gpu, network, shape)?;
         let limits = EngineLimits {
@@ -51,10 +57,12 @@ impl GpuEngine {
             context_length,
             max_rows: shape.max_rows,
             depth: 2,
+            branches: BRANCHES,
+            canvas,
         };
         let weight_bytes = space.bytes();
-        let silent = Default::default();
-        Ok((Self { gpu, runner, weight_bytes, context_length, max_rows: shape.max_rows, silent }, limits))
+        let submitted = Default::default();
+        Ok((Self { gpu, runner, weight_bytes, context_length, max_rows: usual, submitted }, limits))
     }
 
     pub fn weight_bytes(&self) -> u64 {
@@ -82,18 +90,22 @@ impl GpuEngine {
     }
 
     pub fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
-        let rows = rows(plan);
-        self.runner.submit(&Step { rows: &rows, tables: &plan.tables, logits: &plan.samples }).map_err(lost)?;
-        self.silent.push_back(plan.samples.is_empty());
+        let inputs = Inputs::of(plan);
+        let copies: Vec<(u32, u32)> = plan.copies.iter().map(|copy| (copy.from, copy.to)).collect();
+        self.runner.copy_pages(&copies).map_err(lost)?;
+        self.runner.submit(&inputs.step(plan), inputs.pass).map_err(lost)?;
+        let wants_nothing = plan.samples.is_empty() && plan.labels.is_empty() && plan.drafts.is_empty();
+        self.submitted.push_back((!wants_nothing).then(|| inputs::label_counts(plan)));
         Ok(())
     }
 
     pub async fn collect(&mut self) -> Result<StepOutcome, EngineError> {
-        if self.silent.pop_front().unwrap_or(true) {
+        let Some(labels) = self.submitted.pop_front().flatten() else {
             return Ok(StepOutcome::default());
-        }
-        let picked = self.runner.collect().await.map_err(lost)?;
-        let sampled = picked
+        };
+        let collected = self.runner.collect().await.map_err(lost)?;
+        let sampled = collected
+            .sampled
             .into_iter()
             .map(|(lane, picked)| Sampled {
                 lane: lane as usize,
@@ -102,7 +114,8 @@ impl GpuEngine {
                 top: picked.top,
             })
             .collect();
-        Ok(StepOutcome { sampled })
+        let drafts = collected.drafts.into_iter().map(inputs::drafted).collect();
+        Ok(StepOutcome { sampled, labels: inputs::by_row(&labels, &collected.labels), drafts })
     }
 
     pub async fn prefill_logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, EngineError> {
@@ -112,8 +125,8 @@ impl GpuEngine {
         let mut all = Vec::new();
         for chunk in &chunks {
             let wanted: Vec<u32> = (0..chunk.len() as u32).collect();
-            let step = Step { rows: chunk, tables: &tables, logits: &wanted };
-            all.extend(self.runner.logits(&step).await.map_err(lost)?);
+            let step = Step { rows: chunk, tables: &tables, logits: &wanted, labels: &[], drafts: &[] };
+            all.extend(self.runner.logits(&step, Pass::Encode).await.map_err(lost)?);
         }
         Ok(all)
     }

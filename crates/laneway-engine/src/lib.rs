@@ -6,6 +6,7 @@ mod cpu;
 mod device;
 mod error;
 mod gpu;
+mod inputs;
 mod memory;
 
 use laneway_files::Weights;
@@ -13,6 +14,7 @@ use laneway_session::{EngineError, EngineLimits, Sampling, StepOutcome, StepPlan
 
 pub use device::{DeviceChoice, DeviceSummary, devices};
 pub use error::OpenError;
+pub use inputs::canvas_limits;
 pub use laneway_kernels::{AdapterClass, PlanCost, Totals};
 
 /// How a model is loaded.
@@ -24,13 +26,15 @@ pub struct EngineSettings {
     pub lanes: usize,
     /// Positions of one sequence; the model's own limit if that is lower, and 4096 if not given.
     pub context_length: Option<usize>,
+    /// Positions that all lanes share, at least those of one sequence; a whole sequence for each lane if not given.
+    pub pool_positions: Option<usize>,
     /// Threads of the cpu device; all cores if not given.
     pub threads: Option<usize>,
 }
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { device: DeviceChoice::Auto, lanes: 4, context_length: None, threads: None }
+        Self { device: DeviceChoice::Auto, lanes: 4, context_length: None, pool_positions: None, threads: None }
     }
 }
 
@@ -43,6 +47,14 @@ pub struct ModelEngine {
     limits: EngineLimits,
     summary: DeviceSummary,
     weight_bytes: u64,
+}
+
+/// How much an engine holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub lanes: usize,
+    pub context_length: usize,
+    pub pages: usize,
 }
 
 enum Body {
@@ -59,18 +71,21 @@ impl ModelEngine {
     pub async fn open(weights: &Weights, settings: &EngineSettings) -> Result<Self, OpenError> {
         let config = weights.config();
         let context_length = settings.context_length.unwrap_or(DEFAULT_CONTEXT).min(config.context_length).max(1);
+        let context_length = inputs::context_for(canvas_limits(weights).as_ref(), context_length);
         let lanes = settings.lanes.max(1);
+        let pool = settings.pool_positions.unwrap_or(lanes.saturating_mul(context_length)).max(context_length);
+        let sizes = Sizes { lanes, context_length, pages: pool.div_ceil(laneway_model::PAGE_POSITIONS) };
         match device::resolve(&settings.device).await? {
             device::Resolved::Cpu => {
                 let threads = settings.threads.unwrap_or_else(device::cores);
-                let (engine, limits) = cpu::CpuEngine::open(weights, threads, lanes, context_length)?;
+                let (engine, limits) = cpu::CpuEngine::open(weights, threads, sizes)?;
                 let weight_bytes = engine.weight_bytes();
                 let summary = DeviceSummary::cpu(threads);
                 Ok(Self { body: Body::Cpu(Box::new(engine)), limits, summary, weight_bytes })
             }
             device::Resolved::Gpu(gpu) => {
                 let summary = DeviceSummary::gpu(gpu.summary());
-                let (engine, limits) = gpu::GpuEngine::open(weights, gpu, lanes, context_length)?;
+                let (engine, limits) = gpu::GpuEngine::open(weights, gpu, sizes)?;
                 let weight_bytes = engine.weight_bytes();
                 Ok(Self { body: Body::Gpu(Box::new(engine)), limits, summary, weight_bytes })
             }
@@ -103,6 +118,14 @@ impl ModelEngine {
         match &self.body {
             Body::Cpu(_) => None,
             Body::Gpu(engine) => Some(engine.totals()),
+        }
+    }
+
+    /// Multiplications with the head so far: rows · V · D for logits, single logits · D for reads.
+    pub fn head_multiply_adds(&self) -> u64 {
+        match &self.body {
+            Body::Cpu(engine) => engine.head_multiply_adds(),
+            Body::Gpu(engine) => engine.totals().head_multiply_adds,
         }
     }
 
@@ -169,22 +192,6 @@ pub fn check(weights: &Weights) -> Result<(), laneway_model::ModelError> {
     laneway_model::Network::load(weights, &mut laneway_model::NoSpace).map(drop)
 }
 
-/// The plan's rows as networks read them.
-fn rows(plan: &StepPlan) -> Vec<laneway_model::Row> {
-    use laneway_session::Token;
-    plan.rows
-        .iter()
-        .map(|row| laneway_model::Row {
-            token: match row.token {
-                Token::Known(id) => id,
-                Token::Sampled => laneway_model::Row::SAMPLED,
-            },
-            position: row.position,
-            lane: row.lane as u32,
-        })
-        .collect()
-}
-
 /// Below it the likeliest token wins anyway, and logits divided by it would leave f32.
 const COLDEST: f32 = 1e-4;
 
@@ -204,7 +211,7 @@ fn sampler_params(sampling: &Sampling) -> laneway_model::sample::SamplerParams {
 
 /// Rows, page tables and chunks for running `ids` from position 0 on lane 0 over pages 0, 1, 2 …
 fn fresh_chunks(ids: &[u32], chunk: usize) -> (Vec<Vec<laneway_model::Row>>, Vec<Vec<u32>>) {
-    let row = |(position, &token): (usize, &u32)| laneway_model::Row { token, position: position as u32, lane: 0 };
+    let row = |(position, &token): (usize, &u32)| laneway_model::Row { token, position: position as u32, lane: 0, block: None };
     let all: Vec<_> = ids.iter().enumerate().map(row).collect();
     let pages = ids.len().div_ceil(laneway_model::PAGE_POSITIONS) as u32;
     (all.chunks(chunk).map(<[_]>::to_vec).collect(), vec![(0..pages).collect()])

@@ -1,4 +1,4 @@
-use crate::OpenError;
+use crate::{OpenError, Sizes};
 use laneway_files::{ModelConfig, Weights};
 use laneway_model::PAGE_POSITIONS;
 
@@ -11,11 +11,16 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    pub fn of(weights: &Weights, lanes: usize, context_length: usize) -> Self {
-        let pages = (lanes as u64).saturating_mul(context_length.div_ceil(PAGE_POSITIONS) as u64);
-        let kv_bytes =
-            pages.saturating_mul(PAGE_POSITIONS as u64).saturating_mul(kv_bytes_per_position(weights.config()));
+    pub fn of(weights: &Weights, sizes: Sizes) -> Self {
+        let Sizes { lanes, context_length, pages } = sizes;
+        let positions = (pages as u64).saturating_mul(PAGE_POSITIONS as u64);
+        let kv_bytes = positions.saturating_mul(kv_bytes_per_position(weights.config()));
         Self { lanes, context_length, weight_bytes: weights.total_bytes(), kv_bytes }
+    }
+
+    /// KV bytes of one sequence of full length.
+    pub fn sequence_bytes(&self, config: &ModelConfig) -> u64 {
+        kv_bytes_per_position(config).saturating_mul(self.context_length as u64)
     }
 
     pub fn check(&self, device: &str, reserved_bytes: u64, available_bytes: Option<u64>) -> Result<(), OpenError> {

@@ -9,12 +9,13 @@ fn a_lost_device_is_told_as_lost_and_a_new_engine_works() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/fixtures/llama_tiny_gguf/model.gguf");
     let weights = Weights::open(path).expect("fixtures are valid");
     let device = "lavapipe".parse::<DeviceChoice>().expect("any text is a choice");
-    let settings = EngineSettings { device, lanes: 1, context_length: Some(64), threads: None };
+    let settings = EngineSettings { device, lanes: 1, context_length: Some(64), ..EngineSettings::default() };
     let open = || pollster::block_on(ModelEngine::open(&weights, &settings)).expect("tests need lavapipe");
     let plan = StepPlan {
-        rows: vec![Row { token: Token::Known(5), position: 0, lane: 0 }],
+        rows: vec![Row { token: Token::Known(5), position: 0, lane: 0, block: None }],
         tables: vec![vec![0]],
         samples: vec![0],
+        ..StepPlan::default()
     };
     let step = |engine: &mut ModelEngine| {
         engine.begin(0, &Sampling::default(), &[5])?;

@@ -3,9 +3,16 @@
 #[allow(missing_docs)]
 pub enum Family {
     Llama,
+    Qwen3,
     Gemma3,
     Gemma4,
     DiffusionGemma,
+}
+
+impl Family {
+    pub(crate) fn is_gemma(self) -> bool {
+        !matches!(self, Self::Llama | Self::Qwen3)
+    }
 }
 
 /// Which dimensions of a head rotate together.
@@ -70,10 +77,60 @@ pub struct ModelConfig {
     pub experts: Option<Experts>,
     /// The layers in order.
     pub layers: Vec<LayerConfig>,
-    /// Positions that a diffusion model revises together.
-    pub canvas_length: Option<usize>,
+    /// How a diffusion model is run; none for one that predicts the next token.
+    pub diffusion: Option<DiffusionConfig>,
     /// The gate's activation.
     pub gated_activation: Activation,
+}
+
+/// How a diffusion model's canvas is noised, what it sees and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DiffusionConfig {
+    /// Positions that are revised together, at most 32 767: the canvas, a block, or for [`CanvasContext::Whole`] as much
+    /// of the answer as is decided before the next positions are begun.
+    pub canvas_length: usize,
+    /// What an undecided position holds.
+    pub noise: Noise,
+    /// What a canvas sees beside itself.
+    pub context: CanvasContext,
+    /// Whether position `i` is predicted by row `i - 1`.
+    pub shift: bool,
+    /// Whether a pass reads the prediction of the one before.
+    pub self_conditioning: bool,
+}
+
+/// What an undecided position of a canvas holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noise {
+    /// Any token; every position may change in every pass.
+    Uniform,
+    /// A mask token; a decided position stays.
+    Masked {
+        /// The mask.
+        mask: u32,
+    },
+}
+
+impl Noise {
+    /// The mask token, if there is one.
+    pub fn mask(self) -> Option<u32> {
+        match self {
+            Self::Uniform => None,
+            Self::Masked { mask } => Some(mask),
+        }
+    }
+}
+
+/// What a canvas sees beside itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CanvasContext {
+    /// A cache that was written causally: finished canvases are encoded again, token after token.
+    Causal,
+    /// A cache written block by block; blocks start at multiples of their length, and the prompt's last one holds the
+    /// first positions of the answer.
+    Blocks,
+    /// No cache: every pass goes over prompt and answer as one block.
+    Whole,
 }
 
 /// One layer.

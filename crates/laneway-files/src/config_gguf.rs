@@ -1,12 +1,12 @@
 use crate::{
-    Family, FileError, Metadata, ModelConfig, Result, RopePairs, Value,
+    Family, FileError, Metadata, ModelConfig, Result, RopePairs, Value, diffusion,
     error::within,
     facts::{ExpertFacts, Facts, LayerFacts, MAX_LAYERS},
     rope::{Rope, Scaling},
     weights::Tensors,
 };
 
-const ARCHITECTURES: &str = "llama, gemma3, gemma4, diffusion-gemma";
+const ARCHITECTURES: &str = "llama, qwen3, gemma3, gemma4, diffusion-gemma, llada";
 /// Gemma 3 27B, the one size whose scores are not scaled by the head's width.
 const GEMMA3_27B_LAYERS: usize = 62;
 /// One divisor per pair of the widest head.
@@ -17,10 +17,12 @@ pub(crate) fn read(metadata: &Metadata, tensors: &Tensors) -> Result<ModelConfig
     let arch =
         metadata.str("general.architecture")?.ok_or_else(|| FileError::MissingKey("general.architecture".into()))?;
     let family = match arch {
-        "llama" => Family::Llama,
+        "llama" | "llada" => Family::Llama,
+        "qwen3" => Family::Qwen3,
         "gemma3" => Family::Gemma3,
         "gemma4" => Family::Gemma4,
         "diffusion-gemma" => Family::DiffusionGemma,
+        "dream" | "qwen2" => return Err(diffusion::biased(arch)),
         _ => {
             return Err(FileError::UnsupportedArchitecture { found: arch.to_owned(), supported: ARCHITECTURES });
         }
@@ -49,7 +51,6 @@ impl Reader<'_> {
         let layers = within(&self.key("block_count"), self.required("block_count")?, 1, MAX_LAYERS)?;
         let hidden = self.required("embedding_length")?;
         let heads = self.per_layer("attention.head_count", layers)?;
-        let gemma = self.family != Family::Llama;
         let experts = match self.optional("expert_count")? {
             None | Some(0) => None,
             Some(count) => Some(ExpertFacts {
@@ -70,7 +71,7 @@ impl Reader<'_> {
                 .ok_or_else(|| self.missing("attention.layer_norm_rms_epsilon"))?,
             softcap: self.number("final_logit_softcapping")?,
             norm_offset: 0.0,
-            rope_pairs: if gemma { RopePairs::Half } else { RopePairs::Interleaved },
+            rope_pairs: if self.family == Family::Llama { RopePairs::Interleaved } else { RopePairs::Half },
             tied_head: self.tensors.get("output.weight").is_none(),
             per_layer_input: self.optional("embedding_length_per_layer_input")?.unwrap_or(0),
             experts,
@@ -84,13 +85,7 @@ impl Reader<'_> {
             },
             global_rope: self.global_rope()?,
             query_scalar: uses_ratio.then(|| hidden as f64 / heads[0].max(1) as f64),
-            canvas: match self.family {
-                Family::DiffusionGemma => {
-                    let canvas = self.metadata.u64("diffusion.canvas_length")?;
-                    Some(canvas.ok_or_else(|| FileError::MissingKey("diffusion.canvas_length".into()))?)
-                }
-                _ => None,
-            },
+            diffusion: diffusion::from_metadata(self.metadata, self.arch, self.family)?,
         })
     }
 
@@ -136,7 +131,7 @@ impl Reader<'_> {
     fn local_layers(&self, layers: usize) -> Result<Vec<bool>> {
         let key = self.key("attention.sliding_window_pattern");
         let period = match (self.family, self.metadata.get(&key)) {
-            (Family::Llama, _) => return Ok(vec![false; layers]),
+            (Family::Llama | Family::Qwen3, _) => return Ok(vec![false; layers]),
             (_, Some(Value::Array(_))) => {
                 let pattern = self.metadata.bools(&key)?.unwrap_or_default();
                 self.check_length(&key, pattern.len(), layers)?;
@@ -150,7 +145,7 @@ impl Reader<'_> {
     }
 
     fn global_rope(&self) -> Result<Rope> {
-        let default = if self.family == Family::Llama { 1e4 } else { 1e6 };
+        let default = if self.family.is_gemma() { 1e6 } else { 1e4 };
         let theta = self.number("rope.freq_base")?.unwrap_or(default);
         let dims = self.optional("rope.dimension_count")?;
         let kind = self.key("rope.scaling.type");
@@ -170,13 +165,17 @@ impl Reader<'_> {
     }
 
     fn refuse_unsupported(&self) -> Result<()> {
-        let llama = self.family == Family::Llama;
-        if llama && self.optional("expert_count")?.is_some_and(|count| count > 0) {
+        let plain = !self.family.is_gemma();
+        if plain && self.optional("expert_count")?.is_some_and(|count| count > 0) {
             return Err(FileError::UnsupportedFeature {
-                what: "llama".into(),
+                what: self.arch.into(),
                 found: "experts".into(),
                 supported: "dense models",
             });
+        }
+        if let (Family::Qwen3, Some(window @ 1..)) = (self.family, self.optional("attention.sliding_window")?) {
+            let (what, found) = (self.key("attention.sliding_window"), window.to_string());
+            return Err(FileError::UnsupportedFeature { what, found, supported: "none" });
         }
         let biased =
             ["blk.0.attn_q.bias", "blk.0.ffn_up.bias"].into_iter().find(|name| self.tensors.get(name).is_some());
@@ -193,7 +192,7 @@ impl Reader<'_> {
             let (Some(dims), Some(head)) = (self.optional(kind)?, self.optional(wants)?) else {
                 continue;
             };
-            if !llama && dims != head {
+            if self.family != Family::Llama && dims != head {
                 let found = format!("{dims} of {head}");
                 return Err(FileError::UnsupportedFeature {
                     what: self.key(kind),

@@ -1,5 +1,6 @@
 use crate::{
     Family, FileError, ModelConfig, Result, RopePairs,
+    diffusion::{self, Beside},
     error::within,
     facts::{ExpertFacts, Facts, LayerFacts, MAX_LAYERS},
     json::Fields,
@@ -7,29 +8,38 @@ use crate::{
     weights::Tensors,
 };
 
-const MODEL_TYPES: &str = "llama, gemma3_text, gemma3, gemma4_text, gemma4, diffusion_gemma";
+const MODEL_TYPES: &str =
+    "llama, qwen3, gemma3_text, gemma3, gemma4_text, gemma4, diffusion_gemma, a2d-llama, a2d-qwen3";
 
 /// The family that a `config.json` names.
 pub(crate) fn family(root: Fields) -> Result<Family> {
     match root.str("model_type")?.ok_or_else(|| FileError::MissingKey("model_type".into()))? {
-        "llama" => Ok(Family::Llama),
+        "llama" | "a2d-llama" => Ok(Family::Llama),
+        "qwen3" | "a2d-qwen3" => Ok(Family::Qwen3),
         "gemma3_text" | "gemma3" => Ok(Family::Gemma3),
         "gemma4_text" | "gemma4" => Ok(Family::Gemma4),
         "diffusion_gemma" => Ok(Family::DiffusionGemma),
+        biased @ ("dream" | "Dream" | "qwen2" | "a2d-qwen2") => Err(diffusion::biased(biased)),
+        "llada" => Err(FileError::UnsupportedFeature {
+            what: "checkpoint of the architecture".into(),
+            found: "llada".into(),
+            supported: "llada as a GGUF file",
+        }),
         other => Err(FileError::UnsupportedArchitecture { found: other.to_owned(), supported: MODEL_TYPES }),
     }
 }
 
 /// Derives the configuration of a safetensors checkpoint from its `config.json` and the tensors that are there.
-pub(crate) fn read(root: Fields, tensors: &Tensors) -> Result<ModelConfig> {
+pub(crate) fn read(root: Fields, beside: Beside, tensors: &Tensors) -> Result<ModelConfig> {
     let family = family(root)?;
     let text = root.object("text_config")?.unwrap_or(root);
-    Reader { root, text, tensors, family }.facts()?.build()
+    Reader { root, text, beside, tensors, family }.facts()?.build()
 }
 
 struct Reader<'a> {
     root: Fields<'a>,
     text: Fields<'a>,
+    beside: Beside<'a>,
     tensors: &'a Tensors,
     family: Family,
 }
@@ -38,7 +48,11 @@ impl Reader<'_> {
     fn facts(&self) -> Result<Facts> {
         self.refuse_unsupported()?;
         let text = self.text;
-        let default_context = if self.family == Family::Llama { 2048 } else { 131_072 };
+        let default_context = match self.family {
+            Family::Llama => 2048,
+            Family::Qwen3 => 32_768,
+            _ => 131_072,
+        };
         let tied = self.root.bool("tie_word_embeddings")?.or(text.bool("tie_word_embeddings")?);
         let (local_rope, global_rope) = self.ropes()?;
         Ok(Facts {
@@ -63,10 +77,7 @@ impl Reader<'_> {
                 Family::Gemma3 => Some(text.f64("query_pre_attn_scalar")?.unwrap_or(256.0)),
                 _ => None,
             },
-            canvas: match self.family {
-                Family::DiffusionGemma => Some(self.root.required("canvas_length")?),
-                _ => None,
-            },
+            diffusion: diffusion::from_json(self.root, self.family, self.beside)?,
         })
     }
 
@@ -90,7 +101,7 @@ impl Reader<'_> {
         let enabled = match self.family {
             Family::DiffusionGemma => self.text.bool("enable_moe_block")?.unwrap_or(true),
             Family::Gemma4 => self.text.bool("enable_moe_block")?.unwrap_or(false),
-            Family::Llama | Family::Gemma3 => false,
+            Family::Llama | Family::Qwen3 | Family::Gemma3 => false,
         };
         let read = || {
             Ok(ExpertFacts {
@@ -142,8 +153,10 @@ impl Reader<'_> {
         if let Some(dim) = self.text.u64("head_dim")? {
             return Ok(dim);
         }
-        if self.family != Family::Llama {
-            return Ok(256);
+        match self.family {
+            Family::Llama => {}
+            Family::Qwen3 => return Ok(128),
+            _ => return Ok(256),
         }
         let hidden = self.text.required("hidden_size")?;
         match hidden.checked_div(heads) {
@@ -153,7 +166,7 @@ impl Reader<'_> {
     }
 
     fn local_layers(&self, count: usize) -> Result<Vec<bool>> {
-        if self.family == Family::Llama {
+        if !self.family.is_gemma() {
             return Ok(vec![false; count]);
         }
         if let Some(types) = self.text.get("layer_types") {
@@ -189,7 +202,7 @@ impl Reader<'_> {
     fn ropes(&self) -> Result<(Rope, Rope)> {
         let text = self.text;
         let (theta, local_theta) = (text.f64("rope_theta")?, text.f64("rope_local_base_freq")?.unwrap_or(1e4));
-        let default = theta.unwrap_or(if self.family == Family::Llama { 1e4 } else { 1e6 });
+        let default = theta.unwrap_or(if self.family.is_gemma() { 1e6 } else { 1e4 });
         let all = text.object("rope_parameters")?;
         let kind = |name| all.map(|all| all.object(name)).transpose().map(Option::flatten);
         let (local, global) = (kind("sliding_attention")?, kind("full_attention")?);
@@ -215,18 +228,25 @@ impl Reader<'_> {
                 return unsupported(key, "true".into(), "false");
             }
         }
+        if self.family == Family::Qwen3 {
+            if text.bool("use_sliding_window")? == Some(true) {
+                return unsupported("use_sliding_window", "true".into(), "false");
+            }
+            let kinds = text.get("layer_types").and_then(|kinds| kinds.as_array()).into_iter().flatten();
+            if let Some(kind) = kinds.into_iter().find(|kind| kind.as_str() != Some("full_attention")) {
+                return unsupported("layer type", kind.as_str().unwrap_or("?").to_owned(), "full_attention");
+            }
+        }
         if self.family == Family::Gemma3 && text.bool("use_bidirectional_attention")? == Some(true) {
             return unsupported("use_bidirectional_attention", "true".into(), "false");
         }
         if let Some(cap) = text.f64("attn_logit_softcapping")? {
             return unsupported("attn_logit_softcapping", cap.to_string(), "none");
         }
-        if let Some(part) =
-            text.f64("partial_rotary_factor")?.filter(|part| self.family == Family::Llama && *part != 1.0)
-        {
+        if let Some(part) = text.f64("partial_rotary_factor")?.filter(|part| !self.family.is_gemma() && *part != 1.0) {
             return unsupported("partial_rotary_factor", part.to_string(), "1");
         }
-        let expected = if self.family == Family::Llama { "silu" } else { "gelu_pytorch_tanh" };
+        let expected = if self.family.is_gemma() { "gelu_pytorch_tanh" } else { "silu" };
         match text.str("hidden_activation")?.or(text.str("hidden_act")?) {
             Some(found) if found != expected => unsupported("activation", found.to_owned(), expected),
             _ => Ok(()),

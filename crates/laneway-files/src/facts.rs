@@ -1,6 +1,6 @@
 use crate::{
-    Activation, Experts, Family, FileError, LayerConfig, ModelConfig, Result, RopeConfig, RopePairs, error::within,
-    rope::Rope,
+    Activation, DiffusionConfig, Experts, Family, FileError, LayerConfig, ModelConfig, Noise, Result, RopeConfig,
+    RopePairs, error::within, rope::Rope,
 };
 
 /// More than any known model by a wide margin, little enough that nothing sized by them can exhaust memory.
@@ -12,7 +12,6 @@ const MAX_FF: u64 = 1 << 22;
 const MAX_VOCAB: u64 = 1 << 24;
 const MAX_CONTEXT: u64 = 1 << 30;
 const MAX_EXPERTS: u64 = 1 << 16;
-const MAX_CANVAS: u64 = 1 << 16;
 
 /// What both kinds of file say about a model, unchecked; [`Facts::build`] checks it and derives the rest.
 pub(crate) struct Facts {
@@ -36,7 +35,8 @@ pub(crate) struct Facts {
     pub global_rope: Rope,
     /// Scores are divided by this number's root; the head's width when `None`.
     pub query_scalar: Option<f64>,
-    pub canvas: Option<u64>,
+    /// How a diffusion model is run, its mask not yet compared with the vocabulary.
+    pub diffusion: Option<DiffusionConfig>,
 }
 
 pub(crate) struct ExpertFacts {
@@ -56,7 +56,7 @@ pub(crate) struct LayerFacts {
 
 impl Facts {
     pub fn build(self) -> Result<ModelConfig> {
-        let gemma = self.family != Family::Llama;
+        let gemma = self.family.is_gemma();
         let hidden_size = within("hidden size", self.hidden, 1, MAX_WIDTH)?;
         let rms_eps = self.eps as f32;
         if !(rms_eps > 0.0 && rms_eps < 1.0) {
@@ -69,9 +69,12 @@ impl Facts {
         if let Some(cap) = final_softcap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
             return Err(FileError::invalid("final soft-cap", format!("is {cap}, expected more than 0")));
         }
-        let canvas_length = self.canvas.map(|canvas| within("canvas length", canvas, 1, MAX_CANVAS)).transpose()?;
+        let vocab_size = within("vocabulary size", self.vocab, 1, MAX_VOCAB)?;
+        if let Some(mask) = self.diffusion.map(|diffusion| diffusion.noise).and_then(Noise::mask) {
+            within("mask token", mask.into(), 0, vocab_size as u64 - 1)?;
+        }
         Ok(ModelConfig {
-            vocab_size: within("vocabulary size", self.vocab, 1, MAX_VOCAB)?,
+            vocab_size,
             hidden_size,
             context_length: within("context length", self.context, 1, MAX_CONTEXT)?,
             rms_eps,
@@ -80,7 +83,7 @@ impl Facts {
             per_layer_input: within("per-layer input width", self.per_layer_input, 0, MAX_WIDTH)?,
             experts: self.experts.as_ref().map(ExpertFacts::check).transpose()?,
             layers: self.layers()?,
-            canvas_length,
+            diffusion: self.diffusion,
             gated_activation: if gemma { Activation::GeluTanh } else { Activation::Silu },
             family: self.family,
             name: self.name,

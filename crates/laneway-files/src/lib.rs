@@ -8,6 +8,7 @@ pub mod blocks;
 mod config;
 mod config_gguf;
 mod config_hf;
+mod diffusion;
 mod error;
 mod facts;
 mod format;
@@ -20,14 +21,18 @@ mod names;
 pub mod native;
 mod rope;
 mod safetensors;
+mod sampling;
 mod sniff;
 mod tensor;
 mod weights;
 
-pub use config::{Activation, Experts, Family, LayerConfig, ModelConfig, RopeConfig, RopePairs};
+pub use config::{
+    Activation, CanvasContext, DiffusionConfig, Experts, Family, LayerConfig, ModelConfig, Noise, RopeConfig, RopePairs,
+};
 pub use error::{FileError, Result};
 pub use format::Format;
-pub use generation::{DiffusionDefaults, GenerationConfig};
+pub use generation::GenerationConfig;
 pub use metadata::{Array, Metadata, Value};
+pub use sampling::{Confidence, DiffusionDefaults, Selection, Stop};
 pub use tensor::{Bytes, Tensor};
 pub use weights::{Sidecars, Weights};

@@ -60,7 +60,7 @@ pub(crate) fn canonical(family: Family, name: &str) -> Option<String> {
     };
     let (layer, part) = rest.split_once('.')?;
     let part = match (family, part) {
-        (Family::Llama, "post_attention_layernorm.weight") => "ffn_norm.weight",
+        (Family::Llama | Family::Qwen3, "post_attention_layernorm.weight") => "ffn_norm.weight",
         (_, "layer_scalar") => "layer_output_scale.weight",
         _ => lookup(&LAYER, part)?,
     };
@@ -86,8 +86,10 @@ mod tests {
         let check = |family, name: &str, expected: Option<&str>| {
             assert_eq!(canonical(family, name).as_deref(), expected, "{name}")
         };
-        use Family::{DiffusionGemma, Gemma3, Gemma4, Llama};
+        use Family::{DiffusionGemma, Gemma3, Gemma4, Llama, Qwen3};
         check(Llama, "model.layers.3.post_attention_layernorm.weight", Some("blk.3.ffn_norm.weight"));
+        check(Qwen3, "model.layers.3.post_attention_layernorm.weight", Some("blk.3.ffn_norm.weight"));
+        check(Qwen3, "model.layers.3.self_attn.q_norm.weight", Some("blk.3.attn_q_norm.weight"));
         check(
             Gemma3,
             "language_model.model.layers.3.post_attention_layernorm.weight",
@@ -107,5 +109,24 @@ mod tests {
         check(Gemma4, "model.vision_tower.layers.0.layer_scalar", None);
         check(Llama, "model.layers.00.mlp.up_proj.weight", None);
         check(Llama, "model.layers.0.self_attn.rotary_emb.inv_freq", None);
+    }
+
+    #[test]
+    fn every_text_tensor_of_the_released_diffusion_gemma_has_a_name_of_its_own() {
+        let own = |name: &str| canonical(Family::DiffusionGemma, name).unwrap_or_else(|| panic!("{name} is left out"));
+        let mut names = std::collections::BTreeSet::new();
+        let conditioning = ["pre_norm", "gate_proj", "up_proj", "down_proj"];
+        names.extend(conditioning.map(|part| own(&format!("model.decoder.self_conditioning.{part}.weight"))));
+        names.extend(["embed_tokens", "norm"].map(|part| own(&format!("model.decoder.{part}.weight"))));
+        let parts = LAYER.iter().map(|(part, _)| *part).filter(|part| !part.contains("per_layer"));
+        let parts: Vec<_> = parts.chain(["layer_scalar"]).collect();
+        for layer in 0..30 {
+            let is_local = layer % 6 != 5;
+            let held = parts.iter().filter(|part| is_local || !part.contains("v_proj"));
+            names.extend(held.map(|part| own(&format!("model.decoder.layers.{layer}.{part}"))));
+            names.insert(own(&format!("model.encoder.language_model.layers.{layer}.layer_scalar")));
+        }
+        // 661 of the decoder and 30 scalars of the encoder; the published GGUF has `rope_freqs.weight` beside them.
+        assert_eq!(names.len(), 691);
     }
 }

@@ -64,13 +64,14 @@ fn from_shards(folder: &Path, shards: Vec<Bytes>) -> Result<Weights> {
     let missing = || io(&folder.join("config.json"), ErrorKind::NotFound.into());
     let config = text(folder, "config.json")?.ok_or_else(missing)?;
     let generation = text(folder, "generation_config.json")?;
-    let mut weights = Weights::from_safetensors(&config, generation.as_deref(), shards)?;
-    weights.sidecars = Sidecars {
+    let sidecars = Sidecars {
         tokenizer: text(folder, "tokenizer.json")?,
         tokenizer_config: text(folder, "tokenizer_config.json")?,
         chat_template: text(folder, "chat_template.jinja")?,
     };
-    Ok(weights)
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    Weights::from_checkpoint(&config, generation.as_deref(), shards, &name, sidecars)
 }
 
 /// A small text file's content, `None` when it does not exist.

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use crate::{
     Bytes, FileError, Format, GenerationConfig, Metadata, ModelConfig, Result, Tensor, config_gguf, config_hf,
-    generation, gguf, json::Fields, names::canonical, safetensors::Shard, tensor::refuse_overlap,
+    diffusion::Beside, generation, gguf, json::Fields, names::canonical, safetensors::Shard, tensor::refuse_overlap,
 };
 
 /// Tensors by name, in file order.
@@ -76,7 +76,7 @@ impl Weights {
         let mut tensors = Tensors::new(tensors)?;
         tensors.apply_scales()?;
         let config = config_gguf::read(&metadata, &tensors)?;
-        let generation = generation::from_metadata(config.family, &metadata)?;
+        let generation = generation::from_metadata(&config, &metadata)?;
         Ok(Self { tensors, config, generation, metadata, sidecars: Sidecars::default() })
     }
 
@@ -85,6 +85,17 @@ impl Weights {
         config_json: &str,
         generation_config_json: Option<&str>,
         shards: Vec<Bytes>,
+    ) -> Result<Self> {
+        Self::from_checkpoint(config_json, generation_config_json, shards, "", Sidecars::default())
+    }
+
+    /// [`Weights::from_safetensors`] with what lies around the shards, which tells more about a masked model.
+    pub(crate) fn from_checkpoint(
+        config_json: &str,
+        generation_config_json: Option<&str>,
+        shards: Vec<Bytes>,
+        folder: &str,
+        sidecars: Sidecars,
     ) -> Result<Self> {
         let root = parse("config.json", config_json)?;
         let root = Fields::of("config.json", &root)?;
@@ -102,11 +113,11 @@ impl Weights {
             refuse_overlap(tensors[first..].iter())?;
         }
         let tensors = Tensors::new(tensors)?;
-        let config = config_hf::read(root, &tensors)?;
+        let config = config_hf::read(root, Beside { folder, sidecars: &sidecars }, &tensors)?;
         let generation = generation_config_json.map(|json| parse("generation_config.json", json)).transpose()?;
         let generation = generation.as_ref().map(|value| Fields::of("generation_config.json", value)).transpose()?;
-        let generation = generation::from_json(family, root, generation)?;
-        Ok(Self { tensors, config, generation, metadata: Metadata::default(), sidecars: Sidecars::default() })
+        let generation = generation::from_json(&config, root, generation)?;
+        Ok(Self { tensors, config, generation, metadata: Metadata::default(), sidecars })
     }
 
     /// A tensor by its GGUF name.

@@ -107,7 +107,10 @@ fn gemma4_layers_differ_by_kind() {
 #[test]
 fn diffusion_gemma_has_a_canvas_and_its_own_scalars() {
     for weights in [safetensors("diffusion_gemma_tiny"), gguf("diffusion_gemma_tiny")] {
-        assert_eq!((weights.config().family, weights.config().canvas_length), (Family::DiffusionGemma, Some(16)));
+        assert_eq!(
+            (weights.config().family, weights.config().diffusion.map(|d| d.canvas_length)),
+            (Family::DiffusionGemma, Some(16))
+        );
         assert_eq!(weights.generation().diffusion, Some(DiffusionDefaults::default()));
         assert!(weights.config().layers[3].value_from_key && weights.config().layers[3].has_experts);
         weights.require("blk.3.enc_layer_output_scale.weight", &[1]).unwrap();

@@ -79,7 +79,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         named(
             "architecture.gguf",
             valid().with("general.architecture", Kv::Str("mamba")),
-            "`mamba` is not supported (supported: llama, gemma3",
+            "`mamba` is not supported (supported: llama, qwen3, gemma3",
         ),
         named(
             "layers_max.gguf",
@@ -257,7 +257,10 @@ fn hostile_configurations_are_refused() {
         assert!(message.contains(words), "{key} = {value}: {message}");
     };
     use serde_json::json;
-    check("model_type", json!("qwen3"), "`qwen3` is not supported (supported: llama, gemma3_text");
+    check("model_type", json!("mamba"), "`mamba` is not supported (supported: llama, qwen3, gemma3_text");
+    check("model_type", json!("dream"), "`dream` is not supported (supported: networks whose queries, keys and values");
+    check("model_type", json!("a2d-qwen2"), "have no biases");
+    check("model_type", json!("llada"), "llada as a GGUF file");
     check("model_type", json!(null), "`model_type` is missing");
     check("num_hidden_layers", json!(4_294_967_296u64), "is 4294967296, expected 1 to 1024");
     check("num_hidden_layers", json!(-1), "not negative");
@@ -309,4 +312,72 @@ fn hostile_gemma_configurations_are_refused() {
         json!({"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 2.0}}),
         "expected 0 to 1",
     );
+}
+
+#[test]
+fn hostile_masked_configurations_are_refused() {
+    use serde_json::json;
+    let original = json!({
+        "model_type": "a2d-qwen3", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "use_sliding_window": false,
+        "diffusion": {"kind": "bd3lm", "block_length": 8, "mask_token_id": 511}
+    });
+    let open = |config: &serde_json::Value, generation: &serde_json::Value| {
+        Weights::from_safetensors(&config.to_string(), Some(&generation.to_string()), vec![])
+    };
+    open(&original, &json!({})).unwrap();
+    let check = |key: &str, value: serde_json::Value, words: &str| {
+        let mut config = original.clone();
+        let fields = if config.get(key).is_some() { &mut config } else { &mut config["diffusion"] };
+        fields[key] = value.clone();
+        let message = open(&config, &json!({})).expect_err(&format!("{key} = {value}")).to_string();
+        assert!(message.contains(words), "{key} = {value}: {message}");
+    };
+    check("kind", json!("ssd"), "diffusion.kind `ssd` is not supported (supported: mdlm, bd3lm)");
+    check("kind", json!(3), "`kind` should be a string");
+    check("block_length", json!(0), "diffusion.block_length is 0, expected 1 to 32767");
+    check("block_length", json!(32_768), "diffusion.block_length is 32768");
+    check("block_length", json!(u64::MAX), "diffusion.block_length is 18446744073709551615");
+    check("block_length", json!(-8), "not negative");
+    check("mask_token_id", json!(512), "mask token is 512, expected 0 to 511");
+    check("mask_token_id", json!(u64::MAX), "mask_token_id is 18446744073709551615");
+    check("mask_token_id", json!("<|mask|>"), "`mask_token_id` should be an integer");
+    check("mask_token_id", json!(null), "`diffusion.mask_token_id` is missing");
+    check("shift_logits", json!("no"), "`shift_logits` should be true or false");
+    check("diffusion", json!([]), "`diffusion` should be a JSON object");
+    check("use_sliding_window", json!(true), "use_sliding_window `true` is not supported");
+    let refused = |fields: serde_json::Value, words: &str| {
+        let message = open(&original, &json!({"diffusion": fields})).expect_err(words).to_string();
+        assert!(message.contains(words), "{fields}: {message}");
+    };
+    refused(json!({"max_denoising_steps": 0}), "max_denoising_steps is 0");
+    refused(json!({"temperature": -1.0}), "temperature is -1");
+    refused(json!({"selection": "dice"}), "diffusion.selection `dice` is not supported");
+    refused(json!({"confidence": 1}), "`confidence` should be a string");
+    refused(json!({"threshold": 1.5}), "diffusion.threshold is 1.5, expected 0 to 1");
+    refused(json!({"threshold": 0.5, "confidence": "entropy"}), "is 0.5, expected 0 or less");
+    refused(json!({"at_least": 0}), "at_least is 0");
+}
+
+#[test]
+fn hostile_masked_gguf_files_are_refused() {
+    let open = || Gguf::valid().with("llama.attention.causal", Kv::Raw(7, vec![0]));
+    let mask = "tokenizer.ggml.mask_token_id";
+    let masked = || open().with(mask, Kv::U32(3));
+    exercise(masked().write()).unwrap();
+    let check = |file: Gguf, words: &str| {
+        let message = exercise(file.write()).expect_err(words).to_string();
+        assert!(message.contains(words), "{words}: {message}");
+    };
+    check(open(), "`tokenizer.ggml.mask_token_id` is missing");
+    check(open().with(mask, Kv::U32(4)), "mask token is 4, expected 0 to 3");
+    check(open().with(mask, Kv::Str("<|mask|>")), "should be an integer");
+    check(masked().with("diffusion.block_length", Kv::U32(0)), "diffusion.block_length is 0");
+    check(masked().with("diffusion.block_length", Kv::U32(u32::MAX)), "diffusion.block_length is 4294967295");
+    check(masked().with("diffusion.shift_logits", Kv::U32(1)), "`diffusion.shift_logits` should be true or false");
+    check(masked().with("diffusion.threshold", Kv::F32(f32::NAN)), "diffusion.threshold is NaN");
+    check(Gguf::valid().with("llama.attention.causal", Kv::U32(0)), "should be true or false");
+    for arch in ["dream", "qwen2"] {
+        check(Gguf::valid().with("general.architecture", Kv::Str(arch)), "queries, keys and values have no biases");
+    }
 }

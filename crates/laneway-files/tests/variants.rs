@@ -37,7 +37,7 @@ fn the_released_diffusion_gemma_leaves_switches_out() {
     });
     let read = from_json(&config);
     assert_eq!(
-        (read.experts, read.canvas_length, read.per_layer_input),
+        (read.experts, read.diffusion.map(|d| d.canvas_length), read.per_layer_input),
         (Some(Experts { count: 128, used: 8, ff: 704 }), Some(256), 0)
     );
     let (local, global) = (&read.layers[4], &read.layers[29]);

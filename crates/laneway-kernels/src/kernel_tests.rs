@@ -1,9 +1,11 @@
 //! Each kernel against a plain loop over dequantised weights, on odd shapes, in both shapes of work.
 
 use crate::device::{AdapterChoice, AdapterClass, Gpu};
+use crate::draft::DRAFT_BYTES;
 use crate::plan::PlanBuilder;
-use crate::recorder::{GpuAct, Recorder};
-use crate::runner::{Runner, read_back};
+use crate::readback::read_back;
+use crate::recorder::{GpuAct, Recorder, StepShape};
+use crate::sampling::tests::sample_once;
 use crate::scratch::Scratch;
 use crate::state::{DeviceState, StateShape};
 use crate::weights::GpuSpace;
@@ -11,35 +13,38 @@ use laneway_files::{Activation, Format, RopePairs, Tensor};
 use laneway_model::sample::{IN_PROMPT, SamplerParams, sample};
 use laneway_model::{Attention, ExpertShape, KvShape, Ops, Residual, WeightSpace};
 
-const CLASSES: [AdapterClass; 2] = [AdapterClass::Software, AdapterClass::Hardware];
+pub(crate) const CLASSES: [AdapterClass; 2] = [AdapterClass::Software, AdapterClass::Hardware];
+
+pub(crate) const SMALL: StateShape =
+    StateShape { lanes: 1, slots: 1, pages: 1, max_pages: 1, max_rows: 64, vocab: 8, canvas_length: 0, hidden: 0 };
 
 /// Numbers from a counter, so that failures repeat.
-struct Noise(u64);
+pub(crate) struct Noise(pub u64);
 
 impl Noise {
-    fn word(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
 
-    fn float(&mut self) -> f32 {
+    pub fn float(&mut self) -> f32 {
         (self.word() >> 40) as f32 / 8_388_608.0 - 1.0
     }
 
-    fn floats(&mut self, count: usize) -> Vec<f32> {
+    pub fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.float()).collect()
     }
 }
 
-fn gpu(class: AdapterClass) -> Gpu {
+pub(crate) fn gpu(class: AdapterClass) -> Gpu {
     let gpu = pollster::block_on(Gpu::open(&AdapterChoice::for_tests()));
     gpu.expect("tests need lavapipe: `cargo xtask setup`").laid_out_for(class)
 }
 
 /// Random blocks whose scales are ordinary numbers.
-fn random_tensor(format: Format, rows: usize, cols: usize, noise: &mut Noise) -> Tensor {
+pub(crate) fn random_tensor(format: Format, rows: usize, cols: usize, noise: &mut Noise) -> Tensor {
     let mut bytes = Vec::new();
     for _ in 0..rows * cols / format.block_len() {
         let mut block: Vec<u8> = (0..format.block_bytes()).map(|_| noise.word() as u8).collect();
@@ -71,8 +76,7 @@ fn random_tensor(format: Format, rows: usize, cols: usize, noise: &mut Noise) ->
 }
 
 fn with_recorder(gpu: &Gpu, tokens: usize, record: impl FnOnce(&mut Recorder<'_>) -> GpuAct) -> Vec<f32> {
-    let shape = StateShape { lanes: 1, pages: 1, max_pages: 1, max_rows: 64, vocab: 8 };
-    with_state(gpu, tokens, DeviceState::new(gpu, &[], shape), record)
+    with_state(gpu, tokens, DeviceState::new(gpu, &[], SMALL), record)
 }
 
 fn with_state(
@@ -81,9 +85,21 @@ fn with_state(
     mut state: DeviceState,
     record: impl FnOnce(&mut Recorder<'_>) -> GpuAct,
 ) -> Vec<f32> {
+    let shape = StepShape { tokens, ..StepShape::default() };
+    run(gpu, &mut state, shape, DRAFT_BYTES, record)
+}
+
+/// Records one plan over a state, runs it and reads what it made.
+pub(crate) fn run(
+    gpu: &Gpu,
+    state: &mut DeviceState,
+    shape: StepShape,
+    draft_bytes: usize,
+    record: impl FnOnce(&mut Recorder<'_>) -> GpuAct,
+) -> Vec<f32> {
     let scratch = Scratch::new(gpu);
     let plan = PlanBuilder::new(gpu);
-    let mut recorder = Recorder { gpu, plan, scratch: &scratch, state: &mut state, tokens, wanted: 0, observed: None };
+    let mut recorder = Recorder { gpu, plan, scratch: &scratch, state, shape, draft_bytes, observed: None };
     let act = record(&mut recorder);
     let plan = recorder.plan.finish();
     gpu.tensors.flush().unwrap();
@@ -95,13 +111,13 @@ fn with_state(
     found
 }
 
-fn upload(recorder: &Recorder<'_>, rows: usize, cols: usize, values: &[f32]) -> GpuAct {
+pub(crate) fn upload(recorder: &Recorder<'_>, rows: usize, cols: usize, values: &[f32]) -> GpuAct {
     let act = recorder.act(rows, cols);
     act.loan.buffer.write(recorder.gpu, 0, bytemuck::cast_slice(values));
     act
 }
 
-fn assert_close(found: &[f32], expected: &[f32], what: &str) {
+pub(crate) fn assert_close(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let scale = expected.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
@@ -109,7 +125,7 @@ fn assert_close(found: &[f32], expected: &[f32], what: &str) {
     }
 }
 
-fn dot(x: &[f32], w: &[f32]) -> f32 {
+pub(crate) fn dot(x: &[f32], w: &[f32]) -> f32 {
     x.iter().zip(w).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }
 
@@ -295,7 +311,7 @@ fn attention_over_several_pages_and_tiles_matches_a_loop() {
                     expected.extend((0..head_dim).map(weighted));
                 }
             }
-            let shape = StateShape { lanes: 1, pages: 5, max_pages: 5, max_rows: tokens, vocab: 8 };
+            let shape = StateShape { pages: 5, max_pages: 5, max_rows: tokens, ..SMALL };
             let state = DeviceState::new(&gpu, &[Some(KvShape { kv_heads, head_dim })], shape);
             let rows: Vec<u32> = (0..tokens as u32).flat_map(|t| [0, t, 0, 0]).collect();
             state.rows.write(&gpu, 0, &rows);
@@ -356,7 +372,7 @@ fn sampling_on_the_device_follows_the_reference() {
                         })
                         .collect();
                     let expected = sample(&logits, &counts, params, position);
-                    let found = Runner::sample_once(&gpu, &logits, &counts, *params, position).unwrap();
+                    let found = sample_once(&gpu, &logits, &counts, *params, position).unwrap();
                     let what = format!("{class:?} vocab {vocab} case {case} position {position}");
                     assert_eq!(found.token, expected.token, "{what}");
                     assert!((found.logprob - expected.logprob).abs() < 1e-4, "{what}: {found:?} {expected:?}");

@@ -8,18 +8,23 @@
 
 mod buffer;
 mod device;
+mod draft;
 mod error;
 mod pipeline;
 pub mod plain;
 mod plan;
+mod readback;
 mod recorder;
 pub mod repack;
 mod runner;
+mod sampling;
 mod scratch;
 mod shader;
 mod state;
 mod weights;
 
+#[cfg(test)]
+mod draft_tests;
 #[cfg(test)]
 mod kernel_tests;
 
@@ -28,7 +33,7 @@ pub use device::{AdapterChoice, AdapterClass, AdapterSummary, Gpu, adapters};
 pub use error::GpuError;
 pub use pipeline::declared_bindings;
 pub use plan::PlanCost;
-pub use runner::{Runner, Totals};
+pub use runner::{Collected, Runner, Totals};
 pub use shader::{Shader, Variant};
 pub use state::StateShape;
 pub use weights::{GpuMatrix, GpuSpace, GpuVector, MatrixPart};

@@ -1,12 +1,14 @@
 //! The same operations in burn's own tensors: no kernels of ours, no pages, weights expanded to f32.
 //!
 //! This is what the kernels are compared with, and it runs on any burn device (`flex` on the cpu, `wgpu`). One lane,
-//! whose keys and values [`PlainCache`] holds in order.
+//! whose keys, values and soft embeddings [`PlainCache`] holds in order.
 
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use laneway_files::{Activation, RopePairs};
-use laneway_model::{Attention, ExpertShape, ModelError, Ops, Residual, Row, WeightSpace};
+use laneway_model::{
+    Attention, DRAFT_COLUMNS, Draft, DraftHead, Drafted, ExpertShape, ModelError, Ops, Residual, Row, Step, WeightSpace,
+};
 
 /// Weights as f32 tensors.
 pub struct PlainSpace {
@@ -19,15 +21,26 @@ pub struct PlainVector {
     host: Vec<f32>,
 }
 
-/// Keys and values `[P, K, d]` of each layer that owns some.
+/// What one lane keeps from step to step.
 #[derive(Default)]
-pub struct PlainCache(Vec<Option<(Tensor<3>, Tensor<3>)>>);
+pub struct PlainCache {
+    /// Keys and values `[P, K, d]` of each layer that owns some.
+    kv: Vec<Option<(Tensor<3>, Tensor<3>)>>,
+    /// Soft embeddings by place in the block.
+    soft: Vec<Vec<f32>>,
+}
+
+impl PlainCache {
+    /// The soft embeddings `[D]` that the last drafts left, by place in their block.
+    pub fn soft(&self) -> &[Vec<f32>] {
+        &self.soft
+    }
+}
 
 /// One step of one lane.
 pub struct PlainStep<'a> {
     device: Device,
-    rows: &'a [Row],
-    wanted: &'a [u32],
+    step: &'a Step<'a>,
     cache: &'a mut PlainCache,
     /// What the network showed to `observe`.
     pub observed: Vec<Tensor<2>>,
@@ -58,15 +71,40 @@ impl WeightSpace for PlainSpace {
 }
 
 impl<'a> PlainStep<'a> {
-    /// A step of `rows`, consecutive positions of one lane; `wanted` rows get logits.
-    pub fn new(device: &Device, rows: &'a [Row], wanted: &'a [u32], cache: &'a mut PlainCache) -> Self {
-        Self { device: device.clone(), rows, wanted, cache, observed: Vec::new() }
+    /// A step whose rows are consecutive positions of one lane; what the cache holds from the first on is overwritten.
+    pub fn new(device: &Device, step: &'a Step<'a>, cache: &'a mut PlainCache) -> Self {
+        Self { device: device.clone(), step, cache, observed: Vec::new() }
+    }
+
+    fn values(&self, values: Vec<f32>, cols: usize) -> Tensor<2> {
+        let rows = values.len() / cols;
+        Tensor::from_data(TensorData::new(values, [rows, cols]), &self.device)
+    }
+
+    fn ids(&self, ids: impl Iterator<Item = u32>) -> Tensor<1, Int> {
+        let ids: Vec<i32> = ids.map(|id| id as i32).collect();
+        let count = ids.len();
+        Tensor::from_data(TensorData::new(ids, [count]), &self.device)
+    }
+
+    /// Soft-capped logits of some rows, `[rows, V]`.
+    fn logits(
+        &self,
+        x: &Tensor<2>,
+        rows: impl Iterator<Item = u32>,
+        table: &Tensor<2>,
+        softcap: Option<f32>,
+    ) -> Tensor<2> {
+        let logits = product(&x.clone().select(0, self.ids(rows)), table.clone());
+        match softcap {
+            Some(cap) => (logits / cap).tanh() * cap,
+            None => logits,
+        }
     }
 
     fn table(&self, len: usize, value: impl Fn(&Row, usize) -> f32) -> Tensor<2> {
-        let values: Vec<f32> =
-            self.rows.iter().flat_map(|row| (0..len).map(|i| value(row, i)).collect::<Vec<_>>()).collect();
-        Tensor::from_data(TensorData::new(values, [self.rows.len(), len]), &self.device)
+        let rows = self.step.rows.iter();
+        self.values(rows.flat_map(|row| (0..len).map(|i| value(row, i)).collect::<Vec<_>>()).collect(), len)
     }
 
     /// Rotates `x [T, h, d]` by each row's position.
@@ -97,8 +135,7 @@ impl<'a> PlainStep<'a> {
 
     /// 0 where row t sees position s, a large negative number elsewhere: `[T, S]`.
     fn mask(&self, positions: usize, window: Option<usize>) -> Tensor<2> {
-        let sees = |q: usize, k: usize| k <= q && window.is_none_or(|w| k + w > q);
-        self.table(positions, |row, s| if sees(row.position as usize, s) { 0.0 } else { -1e30 })
+        self.table(positions, |row, s| if row.visible(window).contains(&s) { 0.0 } else { -1e30 })
     }
 }
 
@@ -122,14 +159,45 @@ fn product(x: &Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     x.clone().matmul(weight.transpose())
 }
 
+fn host(x: Tensor<2>) -> Vec<f32> {
+    x.into_data().try_to_vec().expect("activations are f32")
+}
+
+/// One row's draft and its probabilities `[V]`, from its soft-capped logits.
+pub fn drafted(logits: &[f32], draft: &Draft, forbidden: Option<u32>) -> (Drafted, Vec<f32>) {
+    let possible = |&token: &usize| forbidden != Some(token as u32);
+    let z = |token: usize| f64::from(logits[token]) / f64::from(draft.temperature);
+    let highest = (0..logits.len()).filter(possible).map(z).fold(f64::MIN, f64::max);
+    let weight = |token: usize| if possible(&token) { (z(token) - highest).exp() } else { 0.0 };
+    let mass: f64 = (0..logits.len()).map(weight).sum();
+    let logprob = |token: usize| z(token) - highest - mass.ln();
+    let mut order: Vec<usize> = (0..logits.len()).filter(possible).collect();
+    order.sort_by(|&a, &b| z(b).total_cmp(&z(a)));
+    let mut reached = 0.0;
+    let candidate = (0..logits.len()).filter(possible).find(|&token| {
+        reached += weight(token);
+        reached >= f64::from(draft.draw) * mass
+    });
+    let sampled = candidate.or((0..logits.len()).rfind(possible)).expect("some token is possible");
+    let entropy = (0..logits.len()).filter(|&token| weight(token) > 0.0);
+    let entropy: f64 = entropy.map(|token| -logprob(token) * weight(token) / mass).sum();
+    let short = Drafted {
+        argmax: order[0] as u32,
+        argmax_logprob: logprob(order[0]) as f32,
+        second_logprob: order.get(1).map_or(f32::NEG_INFINITY, |&second| logprob(second) as f32),
+        entropy: entropy as f32,
+        sampled: sampled as u32,
+        sampled_logprob: logprob(sampled) as f32,
+    };
+    (short, (0..logits.len()).map(|token| (weight(token) / mass) as f32).collect())
+}
+
 impl Ops for PlainStep<'_> {
     type Space = PlainSpace;
     type Act = Tensor<2>;
 
     fn embed(&mut self, table: &Tensor<2>, scale: f32) -> Tensor<2> {
-        let ids: Vec<i32> = self.rows.iter().map(|row| row.token as i32).collect();
-        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [self.rows.len()]), &self.device);
-        table.clone().select(0, ids) * scale
+        table.clone().select(0, self.ids(self.step.rows.iter().map(|row| row.token))) * scale
     }
 
     fn norm(&mut self, x: &Tensor<2>, group: usize, eps: f32, weight: Option<&PlainVector>) -> Tensor<2> {
@@ -180,7 +248,7 @@ impl Ops for PlainStep<'_> {
 
     fn attention(&mut self, qkv: &Tensor<2>, attention: &Attention<'_, PlainVector>) -> Tensor<2> {
         let Attention { heads, kv_heads, head_dim: d, eps, .. } = *attention;
-        let t = self.rows.len();
+        let t = self.step.rows.len();
         let part = |first: usize, count: usize| {
             qkv.clone().slice([0..t, first * d..(first + count) * d]).reshape([t, count, d])
         };
@@ -195,16 +263,20 @@ impl Ops for PlainStep<'_> {
             let raw_v = if attention.value_from_key { raw_k.clone() } else { part(heads + kv_heads, kv_heads) };
             let v = if attention.unit_value_norm { rms(raw_v, eps) } else { raw_v };
             let k = self.rotate(normed(raw_k, attention.k_norm), &attention.inv_freq.host, attention.pairs);
-            if self.cache.0.len() <= owner {
-                self.cache.0.resize(owner + 1, None);
+            if self.cache.kv.len() <= owner {
+                self.cache.kv.resize(owner + 1, None);
             }
-            let kept = &mut self.cache.0[owner];
+            let first = self.step.rows.first().map_or(0, |row| row.position as usize);
+            let before = |x: Tensor<3>| x.slice([0..first, 0..kv_heads, 0..d]);
+            let kept = &mut self.cache.kv[owner];
             *kept = Some(match kept.take() {
-                Some((ks, vs)) => (Tensor::cat(vec![ks, k], 0), Tensor::cat(vec![vs, v], 0)),
-                None => (k, v),
+                Some((ks, vs)) if first > 0 => {
+                    (Tensor::cat(vec![before(ks), k], 0), Tensor::cat(vec![before(vs), v], 0))
+                }
+                _ => (k, v),
             });
         }
-        let (keys, values) = self.cache.0[owner].clone().expect("an earlier layer wrote them");
+        let (keys, values) = self.cache.kv[owner].clone().expect("an earlier layer wrote them");
         let [s, ..] = keys.dims();
         // Each key/value head serves heads / kv_heads query heads in a row.
         let spread = |x: Tensor<3>| {
@@ -253,7 +325,7 @@ impl Ops for PlainStep<'_> {
         experts: ExpertShape,
     ) -> Tensor<2> {
         let [rows, f] = down.dims();
-        let (each, t) = (rows / experts.count, self.rows.len());
+        let (each, t) = (rows / experts.count, self.step.rows.len());
         let one = |e: usize| {
             let hidden = h.clone().slice([0..t, e * f..(e + 1) * f]);
             let weight = routes.clone().slice([0..t, e..e + 1]);
@@ -263,13 +335,44 @@ impl Ops for PlainStep<'_> {
     }
 
     fn head(&mut self, x: &Tensor<2>, table: &Tensor<2>, softcap: Option<f32>) -> Tensor<2> {
-        let wanted: Vec<i32> = self.wanted.iter().map(|&row| row as i32).collect();
-        let ids = Tensor::<1, Int>::from_data(TensorData::new(wanted, [self.wanted.len()]), &self.device);
-        let logits = product(&x.clone().select(0, ids), table.clone());
-        match softcap {
-            Some(cap) => (logits / cap).tanh() * cap,
-            None => logits,
+        self.logits(x, self.step.logits.iter().copied(), table, softcap)
+    }
+
+    /// Here all logits of a label's row are computed.
+    fn label_logits(&mut self, x: &Tensor<2>, table: &Tensor<2>, softcap: Option<f32>) -> Tensor<2> {
+        let all = self.logits(x, self.step.labels.iter().map(|label| label.row), table, softcap);
+        let tokens = self.ids(self.step.labels.iter().map(|label| label.token));
+        all.gather(1, tokens.unsqueeze_dim(1))
+    }
+
+    fn condition(&mut self, cols: usize) -> Tensor<2> {
+        let zeros = vec![0.0; cols];
+        let soft = |row: &Row| match row.block {
+            Some(block) if block.is_conditioned => &self.cache.soft[(row.position - block.start) as usize],
+            _ => &zeros,
+        };
+        let values = self.step.rows.iter().flat_map(|row| soft(row).clone()).collect();
+        self.values(values, cols)
+    }
+
+    fn draft(&mut self, x: &Tensor<2>, draft: &DraftHead<'_, Tensor<2>>) -> Tensor<2> {
+        let rows = self.step.drafts.iter().map(|draft| draft.row);
+        let logits = host(self.logits(x, rows, draft.table, draft.softcap));
+        let [vocab, _] = draft.table.dims();
+        let mut columns = Vec::new();
+        for (one, logits) in self.step.drafts.iter().zip(logits.chunks_exact(vocab)) {
+            let (drafted, probabilities) = drafted(logits, one, draft.forbidden);
+            columns.extend(drafted.to_columns());
+            if let (Some((table, scale)), Some(block)) = (draft.soften, self.step.rows[one.row as usize].block) {
+                let place = (self.step.rows[one.row as usize].position - block.start) as usize;
+                let soft = self.values(probabilities, vocab).matmul(table.clone()) * scale;
+                if self.cache.soft.len() <= place {
+                    self.cache.soft.resize(place + 1, Vec::new());
+                }
+                self.cache.soft[place] = host(soft);
+            }
         }
+        self.values(columns, DRAFT_COLUMNS)
     }
 
     fn observe(&mut self, _index: usize, x: &Tensor<2>) {

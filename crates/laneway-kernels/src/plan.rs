@@ -25,6 +25,8 @@ pub struct PlanCost {
     pub dispatches: usize,
     /// Bytes of the weight buffers bound, each counted once.
     pub weight_bytes: u64,
+    /// Multiplications of a hidden state with rows of the head, labels left out: their number is not the plan's.
+    pub head_multiply_adds: u64,
 }
 
 /// Collects dispatches before their parameters are in a buffer.
@@ -33,7 +35,7 @@ pub(crate) struct PlanBuilder {
     pending: Vec<Pending>,
     params: Vec<u8>,
     weights: HashSet<wgpu::Buffer>,
-    weight_bytes: u64,
+    cost: PlanCost,
 }
 
 struct Pending {
@@ -77,7 +79,7 @@ impl From<f32> for Param {
 impl PlanBuilder {
     pub fn new(gpu: &Gpu) -> Self {
         let (pending, params) = (Vec::new(), Vec::new());
-        Self { gpu: gpu.clone(), pending, params, weights: HashSet::new(), weight_bytes: 0 }
+        Self { gpu: gpu.clone(), pending, params, weights: HashSet::new(), cost: PlanCost::default() }
     }
 
     /// Adds a kernel launch; `buffers` in the order of the shader's storage bindings, `params` as its struct.
@@ -105,8 +107,19 @@ impl PlanBuilder {
     /// Notes a weight buffer that the plan reads.
     pub fn count_weights(&mut self, buffer: &Buffer) {
         if self.weights.insert(buffer.raw().clone()) {
-            self.weight_bytes += 4 * buffer.words() as u64;
+            self.cost.weight_bytes += 4 * buffer.words() as u64;
         }
+    }
+
+    /// Notes that `rows` hidden states `[cols]` meet all `vocab` rows of the head.
+    pub fn count_head(&mut self, rows: usize, vocab: usize, cols: usize) {
+        self.cost.head_multiply_adds += rows as u64 * vocab as u64 * cols as u64;
+    }
+
+    /// Multiplications with the head noted so far.
+    #[cfg(test)]
+    pub fn head_multiply_adds(&self) -> u64 {
+        self.cost.head_multiply_adds
     }
 
     pub fn finish(self) -> Plan {
@@ -118,7 +131,7 @@ impl PlanBuilder {
             mapped_at_creation: false,
         });
         self.gpu.queue.write_buffer(&uniforms, 0, &self.params);
-        let cost = PlanCost { dispatches: self.pending.len(), weight_bytes: self.weight_bytes };
+        let cost = PlanCost { dispatches: self.pending.len(), ..self.cost };
         let bind = |pending: Pending| {
             let (offset, size) = pending.params;
             let size = wgpu::BufferSize::new(size);

@@ -4,9 +4,9 @@ use crate::plan::{Param, PlanBuilder};
 use crate::scratch::{Loan, Scratch};
 use crate::shader::{Shader, Variant};
 use crate::state::DeviceState;
-use crate::weights::{GpuMatrix, GpuSpace, GpuVector};
+use crate::weights::{GpuMatrix, GpuSpace, GpuVector, MatrixPart};
 use laneway_files::{Activation, RopePairs};
-use laneway_model::{Attention, ExpertShape, Ops, Residual};
+use laneway_model::{Attention, DraftHead, ExpertShape, Ops, Residual};
 use std::sync::Arc;
 
 /// Records a network's operations as kernel launches instead of computing them.
@@ -15,10 +15,24 @@ pub(crate) struct Recorder<'a> {
     pub plan: PlanBuilder,
     pub scratch: &'a Scratch,
     pub state: &'a mut DeviceState,
-    pub tokens: usize,
-    pub wanted: usize,
+    pub shape: StepShape,
+    /// Bytes of logits that a draft holds at once.
+    pub draft_bytes: usize,
     /// Copies of what the network showed to `observe`, if that was asked for.
     pub observed: Option<Vec<GpuAct>>,
+}
+
+/// Sizes of a step: all that a plan depends on besides the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StepShape {
+    /// Rows.
+    pub tokens: usize,
+    /// Rows that want logits.
+    pub wanted: usize,
+    /// Labels, rounded up to a power of two so that plans recur.
+    pub labels: usize,
+    /// Drafts.
+    pub drafts: usize,
 }
 
 /// Activations `[rows, cols]` on the device.
@@ -36,6 +50,16 @@ struct Product<'a> {
     experts: Option<Routed<'a>>,
 }
 
+/// Consecutive rows of a part and where their products go.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    /// First row within the part.
+    pub start_row: usize,
+    pub rows: usize,
+    /// Column of y that the first row's products go to.
+    pub column: usize,
+}
+
 #[derive(Clone, Copy)]
 struct Routed<'a> {
     routes: &'a GpuAct,
@@ -49,7 +73,7 @@ impl Recorder<'_> {
         GpuAct { loan: self.scratch.take(rows * cols), rows, cols }
     }
 
-    fn software(&self) -> bool {
+    pub fn software(&self) -> bool {
         self.gpu.summary().class == AdapterClass::Software
     }
 
@@ -64,37 +88,61 @@ impl Recorder<'_> {
         let tokens = product.experts.map_or(x.rows, |e| e.routes.rows * e.shape.used);
         let y = self.act(tokens, out_rows);
         for part in &weight.parts {
-            self.plan.count_weights(&part.words);
             // A gated or expert matrix is one part: its rows are looked up all over it.
-            let rows = if halves * experts > 1 { out_rows } else { part.rows };
-            let (shader, mut constants, grid) = self.shape_of_work(rows, tokens, halves, product.experts.is_some());
-            constants.push(("HALVES", halves as u32));
-            constants.push(("GATED", u32::from(product.gate.is_some())));
-            constants.push(("EXPERTS", u32::from(product.experts.is_some())));
-            if let Some(activation) = product.gate {
-                constants.push(("ACTIVATION", activation_code(activation)));
-            }
-            let [plane1, plane2, plane3] = part.starts;
-            let params: [Param; 11] = [
-                rows.into(),
-                weight.cols.into(),
-                tokens.into(),
-                out_rows.into(),
-                (if halves * experts > 1 { 0 } else { part.first_row }).into(),
-                out_rows.into(),
-                plane1.into(),
-                plane2.into(),
-                plane3.into(),
-                (weight.rows / experts).into(),
-                product.experts.map_or(1, |e| e.per_x).into(),
-            ];
-            let mut buffers = vec![&part.words, &x.loan.buffer, &y.loan.buffer];
-            if let Some(routed) = product.experts {
-                buffers.push(&routed.routes.loan.buffer);
-            }
-            self.plan.dispatch(Variant::of_format(shader, part.format, &constants), &params, &buffers, grid);
+            let span = if halves * experts > 1 {
+                Span { start_row: 0, rows: out_rows, column: 0 }
+            } else {
+                Span { start_row: 0, rows: part.rows, column: part.first_row }
+            };
+            self.launch_product(x, weight, part, span, product, &y);
         }
         y
+    }
+
+    /// Products of `x` with some rows of a part, into columns of `y`.
+    pub fn span_product(&mut self, x: &GpuAct, weight: &GpuMatrix, part: &MatrixPart, span: Span, y: &GpuAct) {
+        self.launch_product(x, weight, part, span, Product::default(), y);
+    }
+
+    fn launch_product(
+        &mut self,
+        x: &GpuAct,
+        weight: &GpuMatrix,
+        part: &MatrixPart,
+        span: Span,
+        product: Product<'_>,
+        y: &GpuAct,
+    ) {
+        let halves = if product.gate.is_some() { 2 } else { 1 };
+        let experts = product.experts.map_or(1, |e| e.shape.count);
+        self.plan.count_weights(&part.words);
+        let (shader, mut constants, grid) = self.shape_of_work(span.rows, y.rows, halves, product.experts.is_some());
+        constants.push(("HALVES", halves as u32));
+        constants.push(("GATED", u32::from(product.gate.is_some())));
+        constants.push(("EXPERTS", u32::from(product.experts.is_some())));
+        if let Some(activation) = product.gate {
+            constants.push(("ACTIVATION", activation_code(activation)));
+        }
+        let [plane1, plane2, plane3] = part.starts;
+        let params: [Param; 12] = [
+            span.rows.into(),
+            weight.cols.into(),
+            y.rows.into(),
+            y.cols.into(),
+            span.column.into(),
+            span.rows.into(),
+            plane1.into(),
+            plane2.into(),
+            plane3.into(),
+            (weight.rows / experts).into(),
+            product.experts.map_or(1, |e| e.per_x).into(),
+            span.start_row.into(),
+        ];
+        let mut buffers = vec![&part.words, &x.loan.buffer, &y.loan.buffer];
+        if let Some(routed) = product.experts {
+            buffers.push(&routed.routes.loan.buffer);
+        }
+        self.plan.dispatch(Variant::of_format(shader, part.format, &constants), &params, &buffers, grid);
     }
 
     /// Which kernel computes `[tokens, rows]`, with its constants and grid.
@@ -165,7 +213,7 @@ impl Ops for Recorder<'_> {
     type Act = GpuAct;
 
     fn embed(&mut self, table: &GpuMatrix, scale: f32) -> GpuAct {
-        let y = self.act(self.tokens, table.cols);
+        let y = self.act(self.shape.tokens, table.cols);
         for part in &table.parts {
             self.plan.count_weights(&part.words);
             let [plane1, plane2, plane3] = part.starts;
@@ -180,7 +228,7 @@ impl Ops for Recorder<'_> {
             ];
             let variant = Variant::of_format(Shader::Embed, part.format, &[("WORKGROUP", 32)]);
             let buffers = [&part.words, &self.state.rows, &self.state.sampled, &y.loan.buffer];
-            self.plan.dispatch(variant, &params, &buffers, [(table.cols / 8).div_ceil(32), self.tokens, 1]);
+            self.plan.dispatch(variant, &params, &buffers, [(table.cols / 8).div_ceil(32), self.shape.tokens, 1]);
         }
         y
     }
@@ -312,15 +360,27 @@ impl Ops for Recorder<'_> {
     }
 
     fn head(&mut self, x: &GpuAct, table: &GpuMatrix, _softcap: Option<f32>) -> GpuAct {
-        if self.wanted == x.rows {
-            return self.product(x, table, Product::default());
-        }
-        let rows = self.act(self.wanted, x.cols);
-        let buffers = [&x.loan.buffer, &self.state.wanted, &rows.loan.buffer];
-        let grid = [x.cols.div_ceil(64), self.wanted, 1];
-        let variant = Variant::new(Shader::Gather, &[("WORKGROUP", 64)]);
-        self.plan.dispatch(variant, &[x.cols.into()], &buffers, grid);
+        self.plan.count_head(self.shape.wanted, table.rows, table.cols);
+        let rows = self.gather(x, self.shape.wanted);
         self.product(&rows, table, Product::default())
+    }
+
+    fn label_logits(&mut self, x: &GpuAct, table: &GpuMatrix, softcap: Option<f32>) -> GpuAct {
+        let labels = self.state.labels.clone();
+        self.single_logits(x, table, &labels, SingleLogits { count: self.shape.labels, chunk: None, softcap })
+    }
+
+    fn condition(&mut self, cols: usize) -> GpuAct {
+        let y = self.act(self.shape.tokens, cols);
+        let buffers = [&self.state.soft, &self.state.rows, &y.loan.buffer];
+        let grid = [cols.div_ceil(64), self.shape.tokens, 1];
+        let variant = Variant::new(Shader::Condition, &[("WORKGROUP", 64)]);
+        self.plan.dispatch(variant, &[cols.into(), self.state.canvas.into()], &buffers, grid);
+        y
+    }
+
+    fn draft(&mut self, x: &GpuAct, draft: &DraftHead<'_, GpuMatrix>) -> GpuAct {
+        self.record_draft(x, draft)
     }
 
     fn observe(&mut self, _index: usize, x: &GpuAct) {
@@ -333,7 +393,61 @@ impl Ops for Recorder<'_> {
     }
 }
 
+/// Which pairs of a row and a token [`Recorder::single_logits`] computes.
+pub(crate) struct SingleLogits {
+    pub count: usize,
+    /// Length of the chunks that a draft searches; the pairs are listed without it.
+    pub chunk: Option<usize>,
+    pub softcap: Option<f32>,
+}
+
 impl Recorder<'_> {
+    /// Logits of pairs of a row and a token, or of a draft's chunks: `[count, 1]`.
+    pub fn single_logits(&mut self, x: &GpuAct, table: &GpuMatrix, pairs: &Buffer, wanted: SingleLogits) -> GpuAct {
+        let y = self.act(wanted.count, 1);
+        let (workgroup, lanes) = if self.software() { (8, 1) } else { (128, 32) };
+        let mut constants = vec![
+            ("WORKGROUP", workgroup as u32),
+            ("LANES", lanes as u32),
+            ("SHARED", u32::from(lanes > 1)),
+            ("SEARCH", u32::from(wanted.chunk.is_some())),
+        ];
+        constants.extend(wanted.chunk.map(|chunk| ("CHUNK", chunk as u32)));
+        let groups = wanted.count.div_ceil(workgroup / lanes);
+        let across = groups.min(32_768);
+        for part in &table.parts {
+            self.plan.count_weights(&part.words);
+            let [plane1, plane2, plane3] = part.starts;
+            let params: [Param; 8] = [
+                part.rows.into(),
+                table.cols.into(),
+                part.first_row.into(),
+                plane1.into(),
+                plane2.into(),
+                plane3.into(),
+                wanted.count.into(),
+                wanted.softcap.unwrap_or(0.0).into(),
+            ];
+            let buffers = [&part.words, &x.loan.buffer, pairs, &y.loan.buffer];
+            let variant = Variant::of_format(Shader::LabelLogits, part.format, &constants);
+            self.plan.dispatch(variant, &params, &buffers, [across, 1, groups.div_ceil(across)]);
+        }
+        y
+    }
+
+    /// The first `count` rows that the step wants something of; those are all rows where there are as many.
+    pub fn gather(&mut self, x: &GpuAct, count: usize) -> GpuAct {
+        if count == x.rows {
+            return x.clone();
+        }
+        let rows = self.act(count, x.cols);
+        let buffers = [&x.loan.buffer, &self.state.wanted, &rows.loan.buffer];
+        let grid = [x.cols.div_ceil(64), count, 1];
+        let variant = Variant::new(Shader::Gather, &[("WORKGROUP", 64)]);
+        self.plan.dispatch(variant, &[x.cols.into()], &buffers, grid);
+        rows
+    }
+
     fn copy(&mut self, from: &GpuAct, to: &mut GpuAct) {
         let all: Vec<u32> = (0..from.rows as u32).collect();
         let order = Buffer::upload(self.gpu, all);

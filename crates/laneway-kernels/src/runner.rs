@@ -1,14 +1,18 @@
 use crate::GpuError;
+use crate::buffer::Buffer;
 use crate::device::Gpu;
+use crate::draft::DRAFT_BYTES;
 use crate::plan::{Plan, PlanBuilder, PlanCost};
-use crate::recorder::{GpuAct, Recorder};
+use crate::readback::{Mapped, Readbacks, buffer_words, map, read, read_back, wait};
+use crate::recorder::{GpuAct, Recorder, StepShape};
+use crate::sampling::{PICKED_WORDS, decode, lane_words, record_sampling};
 use crate::scratch::Scratch;
 use crate::shader::{Shader, Variant};
-use crate::state::{DeviceState, LANE_WORDS, StateShape};
+use crate::state::{COPIES, DeviceState, LANE_WORDS, StateShape};
 use crate::weights::GpuSpace;
 use laneway_model::sample::{Picked, SamplerParams};
-use laneway_model::{Network, Row, Step};
-use std::collections::VecDeque;
+use laneway_model::{DRAFT_COLUMNS, Drafted, Network, PAGE_POSITIONS, Pass, Row, Step};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Runs one network's steps on one device, with plans kept for the shapes of step that recur.
@@ -19,8 +23,10 @@ pub struct Runner {
     state: DeviceState,
     shape: StateShape,
     plans: Vec<(PlanKey, Prepared)>,
+    /// By the number of pages they copy.
+    copy_plans: HashMap<usize, Plan>,
     in_flight: VecDeque<InFlight>,
-    idle_readbacks: Vec<wgpu::Buffer>,
+    readbacks: Readbacks,
     lane_params: Vec<SamplerParams>,
     totals: Totals,
 }
@@ -36,34 +42,100 @@ pub struct Totals {
     pub dispatches: u64,
     /// Bytes copied back to the host.
     pub readback_bytes: u64,
+    /// Multiplications with the head: rows · V · D for logits and for each pass of drafts, N · D for labels.
+    pub head_multiply_adds: u64,
+}
+
+/// What a step yielded, in the order in which the step asked for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Collected {
+    /// Lane and sampled token of each row that wanted logits.
+    pub sampled: Vec<(u32, Picked)>,
+    /// The labels' logits.
+    pub labels: Vec<f32>,
+    /// The drafts.
+    pub drafts: Vec<Drafted>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PlanKey {
-    tokens: usize,
-    wanted: usize,
+    pass: Pass,
+    shape: StepShape,
     samples: bool,
 }
 
 struct Prepared {
     plan: Plan,
-    logits: Option<GpuAct>,
-    picked: Option<GpuAct>,
+    /// Sampled tokens, logits, labels or drafts: what the step wants.
+    result: Option<GpuAct>,
     /// Keeps the buffers of observed activations from being lent out again.
     observed: Vec<GpuAct>,
 }
 
 struct InFlight {
     readback: wgpu::Buffer,
-    lanes: Vec<u32>,
+    awaited: Awaited,
     mapped: Mapped,
 }
 
-/// Words of one row's result: `struct Picked` in `shaders/sample_pick.wgsl`.
-const PICKED_WORDS: usize = 44;
-const SCAN_CHUNK: usize = 4096;
+enum Awaited {
+    /// One for each of these lanes.
+    Sampled(Vec<u32>),
+    /// So many.
+    Labels(usize),
+    /// So many.
+    Drafts(usize),
+}
+
+impl Awaited {
+    fn of(step: &Step<'_>) -> Option<Self> {
+        if !step.logits.is_empty() {
+            Some(Self::Sampled(step.logits.iter().map(|&row| step.rows[row as usize].lane).collect()))
+        } else if !step.labels.is_empty() {
+            Some(Self::Labels(step.labels.len()))
+        } else if !step.drafts.is_empty() {
+            Some(Self::Drafts(step.drafts.len()))
+        } else {
+            None
+        }
+    }
+
+    fn words(&self) -> usize {
+        match self {
+            Self::Sampled(lanes) => PICKED_WORDS * lanes.len(),
+            Self::Labels(count) => *count,
+            Self::Drafts(count) => DRAFT_COLUMNS * count,
+        }
+    }
+
+    fn decode(&self, words: &[u32]) -> Collected {
+        let mut collected = Collected::default();
+        match self {
+            Self::Sampled(lanes) => {
+                let rows = words.chunks_exact(PICKED_WORDS).zip(lanes);
+                collected.sampled = rows.map(|(words, &lane)| (lane, decode(words))).collect();
+            }
+            Self::Labels(_) => collected.labels = words.iter().copied().map(f32::from_bits).collect(),
+            Self::Drafts(_) => {
+                let (rows, _) = words.as_chunks::<DRAFT_COLUMNS>();
+                collected.drafts = rows.iter().map(|row| Drafted::from_columns(&row.map(f32::from_bits))).collect();
+            }
+        }
+        collected
+    }
+}
+
+impl StepShape {
+    fn of(step: &Step<'_>) -> Self {
+        let labels = if step.labels.is_empty() { 0 } else { step.labels.len().next_power_of_two() };
+        Self { tokens: step.rows.len(), wanted: step.logits.len(), labels, drafts: step.drafts.len() }
+    }
+}
+
 /// Plans kept; prompts leave a tail of any length, and a plan is cheap to record again.
 const KEPT_PLANS: usize = 12;
+/// A smaller temperature would make the quotient infinite; the distribution is a point long before.
+const LEAST_TEMPERATURE: f32 = 1e-20;
 
 impl Runner {
     /// A runner with empty pages.
@@ -78,8 +150,9 @@ impl Runner {
             state,
             shape,
             plans: Vec::new(),
+            copy_plans: HashMap::new(),
             in_flight: VecDeque::new(),
-            idle_readbacks: Vec::new(),
+            readbacks: Readbacks::new(PICKED_WORDS * shape.lanes),
             lane_params: vec![SamplerParams::GREEDY; shape.lanes],
             totals: Totals::default(),
         })
@@ -110,62 +183,80 @@ impl Runner {
         }
     }
 
-    /// Enqueues a step; every row that wants logits has a token sampled, which [`Runner::collect`] returns.
+    /// Enqueues copies of pages (from, to), all layers' keys and values, before any later step; a page that one of them
+    /// writes is not read by another.
     ///
     /// # Errors
     /// When the device was lost.
-    pub fn submit(&mut self, step: &Step<'_>) -> Result<(), GpuError> {
+    pub fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<(), GpuError> {
         self.gpu.check()?;
-        self.write_inputs(step);
-        let key = PlanKey { tokens: step.rows.len(), wanted: step.logits.len(), samples: true };
-        let index = self.prepare(key);
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let prepared = &self.plans[index].1;
-        prepared.plan.encode(&mut encoder);
-        let cost = prepared.plan.cost;
-        let words = PICKED_WORDS * key.wanted;
-        let readback = match &prepared.picked {
-            Some(picked) => {
-                let readback = self.idle_readbacks.pop().unwrap_or_else(|| readback_buffer(&self.gpu, self.shape));
-                picked.loan.buffer.copy_to(&mut encoder, &readback, words);
-                Some(readback)
-            }
-            None => None,
-        };
-        self.gpu.queue.submit([encoder.finish()]);
-        self.count(cost, 4 * words as u64);
-        if let Some(readback) = readback {
-            let mapped = map(&readback, words);
-            let lanes = step.logits.iter().map(|&row| step.rows[row as usize].lane).collect();
-            self.in_flight.push_back(InFlight { readback, lanes, mapped });
+        for some in pairs.chunks(COPIES) {
+            let count = some.len().next_power_of_two();
+            let mut words: Vec<u32> = some.iter().flat_map(|&(from, to)| [from, to]).collect();
+            words.resize(2 * count, u32::MAX);
+            self.state.copies.write(&self.gpu, 0, &words);
+            let record = || record_copies(&self.gpu, &self.state, count);
+            let plan = self.copy_plans.entry(count).or_insert_with(record);
+            let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+            plan.encode(&mut encoder);
+            self.gpu.queue.submit([encoder.finish()]);
+            self.totals.submissions += 1;
+            self.totals.dispatches += plan.cost.dispatches as u64;
         }
         Ok(())
     }
 
-    /// Waits for the oldest submitted step that sampled; its lanes and tokens in the order of `step.logits`.
+    /// Enqueues a step that wants logits, labels, drafts, or nothing: every row that wants logits has a token sampled.
+    /// What it wants, [`Runner::collect`] returns.
     ///
     /// # Errors
     /// When the device was lost.
-    pub async fn collect(&mut self) -> Result<Vec<(u32, Picked)>, GpuError> {
-        let Some(oldest) = self.in_flight.pop_front() else { return Ok(Vec::new()) };
+    pub fn submit(&mut self, step: &Step<'_>, pass: Pass) -> Result<(), GpuError> {
+        self.gpu.check()?;
+        self.write_inputs(step)?;
+        let index = self.prepare(PlanKey { pass, shape: StepShape::of(step), samples: true });
+        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let prepared = &self.plans[index].1;
+        prepared.plan.encode(&mut encoder);
+        let cost = prepared.plan.cost;
+        let awaited = Awaited::of(step).zip(prepared.result.as_ref()).map(|(awaited, result)| {
+            let readback = self.readbacks.take(&self.gpu, awaited.words());
+            result.loan.buffer.copy_to(&mut encoder, &readback, awaited.words());
+            (awaited, readback)
+        });
+        self.gpu.queue.submit([encoder.finish()]);
+        self.totals.head_multiply_adds += (step.labels.len() * self.network.config().hidden_size) as u64;
+        self.count(cost, awaited.as_ref().map_or(0, |(awaited, _)| 4 * awaited.words() as u64));
+        if let Some((awaited, readback)) = awaited {
+            let mapped = map(&readback, awaited.words());
+            self.in_flight.push_back(InFlight { readback, awaited, mapped });
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest submitted step that wanted something.
+    ///
+    /// # Errors
+    /// When the device was lost.
+    pub async fn collect(&mut self) -> Result<Collected, GpuError> {
+        let Some(oldest) = self.in_flight.pop_front() else { return Ok(Collected::default()) };
         wait(&self.gpu, oldest.mapped).await?;
-        let words = PICKED_WORDS * oldest.lanes.len();
-        let picked = read(&oldest.readback, words)?;
-        self.idle_readbacks.push(oldest.readback);
-        let rows = picked.chunks_exact(PICKED_WORDS).zip(&oldest.lanes);
-        Ok(rows.map(|(words, &lane)| (lane, decode(words))).collect())
+        let words = read(&oldest.readback, oldest.awaited.words())?;
+        self.readbacks.give_back(oldest.readback);
+        Ok(oldest.awaited.decode(&words))
     }
 
     /// Runs a step without sampling and returns the soft-capped logits `[R, V]` of the rows that want them.
     ///
     /// # Errors
     /// When the device was lost.
-    pub async fn logits(&mut self, step: &Step<'_>) -> Result<Vec<f32>, GpuError> {
+    pub async fn logits(&mut self, step: &Step<'_>, pass: Pass) -> Result<Vec<f32>, GpuError> {
         self.gpu.check()?;
-        self.write_inputs(step);
-        let index = self.prepare(PlanKey { tokens: step.rows.len(), wanted: step.logits.len(), samples: false });
+        self.write_inputs(step)?;
+        let shape = StepShape { labels: 0, drafts: 0, ..StepShape::of(step) };
+        let index = self.prepare(PlanKey { pass, shape, samples: false });
         self.run_alone(index);
-        let Some(logits) = self.plans[index].1.logits.clone() else { return Ok(Vec::new()) };
+        let Some(logits) = self.plans[index].1.result.clone() else { return Ok(Vec::new()) };
         let mut values = self.read_act(&logits).await?;
         if let Some(cap) = self.network.config().final_softcap {
             values.iter_mut().for_each(|v| *v = cap * (*v / cap).tanh());
@@ -177,9 +268,10 @@ impl Runner {
     ///
     /// # Errors
     /// When the device was lost.
-    pub async fn observe(&mut self, step: &Step<'_>) -> Result<Vec<Vec<f32>>, GpuError> {
-        self.write_inputs(step);
-        let key = PlanKey { tokens: step.rows.len(), wanted: 0, samples: false };
+    pub async fn observe(&mut self, step: &Step<'_>, pass: Pass) -> Result<Vec<Vec<f32>>, GpuError> {
+        self.write_inputs(step)?;
+        let shape = StepShape { tokens: step.rows.len(), ..StepShape::default() };
+        let key = PlanKey { pass, shape, samples: false };
         let prepared = self.record(key, true);
         self.plans.insert(0, (key, prepared));
         self.run_alone(0);
@@ -191,18 +283,39 @@ impl Runner {
         Ok(seen)
     }
 
+    /// The soft embeddings `[canvas_length, D]` that the last drafts left for a slot: for tests and tools.
+    ///
+    /// # Errors
+    /// When the device was lost.
+    pub async fn soft(&mut self, slot: usize) -> Result<Vec<f32>, GpuError> {
+        let each = self.shape.canvas_length * self.shape.hidden;
+        if each == 0 {
+            return Ok(Vec::new());
+        }
+        let all = buffer_words(&self.gpu, &self.state.soft, (slot + 1) * each).await?;
+        Ok(all[slot * each..].iter().copied().map(f32::from_bits).collect())
+    }
+
     /// Cost of a plan for steps of `tokens` rows with `wanted` logits.
     pub fn cost(&mut self, tokens: usize, wanted: usize) -> PlanCost {
-        let index = self.prepare(PlanKey { tokens, wanted, samples: true });
+        let shape = StepShape { tokens, wanted, ..StepShape::default() };
+        let index = self.prepare(PlanKey { pass: Pass::Encode, shape, samples: true });
         self.plans[index].1.plan.cost
     }
 
-    fn write_inputs(&mut self, step: &Step<'_>) {
-        let rows: Vec<u32> = step.rows.iter().flat_map(|r: &Row| [r.token, r.position, r.lane, 0]).collect();
+    fn write_inputs(&mut self, step: &Step<'_>) -> Result<(), GpuError> {
+        let row_words = |r: &Row| [r.token, r.position, r.lane, r.block_word()];
+        let rows: Vec<u32> = step.rows.iter().flat_map(row_words).collect();
         self.state.rows.write(&self.gpu, 0, &rows);
         if !step.logits.is_empty() {
             self.state.wanted.write(&self.gpu, 0, step.logits);
+        } else if !step.drafts.is_empty() {
+            let wanted: Vec<u32> = step.drafts.iter().map(|draft| draft.row).collect();
+            self.state.wanted.write(&self.gpu, 0, &wanted);
+            let words = step.drafts.iter().flat_map(|d| [d.temperature.max(LEAST_TEMPERATURE), d.draw]);
+            self.state.drafts.write(&self.gpu, 0, &words.map(f32::to_bits).collect::<Vec<_>>());
         }
+        self.write_labels(step)?;
         let mut last = None;
         for row in step.rows {
             if last.replace(row.lane) != Some(row.lane) {
@@ -210,6 +323,24 @@ impl Runner {
                 self.state.tables.write(&self.gpu, row.lane as usize * self.shape.max_pages, table);
             }
         }
+        Ok(())
+    }
+
+    fn write_labels(&mut self, step: &Step<'_>) -> Result<(), GpuError> {
+        let padded = StepShape::of(step).labels;
+        if padded == 0 {
+            return Ok(());
+        }
+        if 2 * padded > self.state.labels.words() {
+            self.state.labels = Buffer::zeros(&self.gpu, 2 * padded);
+            self.gpu.tensors.flush().map_err(|e| GpuError::Lost(e.to_string()))?;
+            // Their plans name the buffer that was too small.
+            self.plans.retain(|(key, _)| key.shape.labels == 0);
+        }
+        let mut words: Vec<u32> = step.labels.iter().flat_map(|label| [label.row, label.token]).collect();
+        words.resize(2 * padded, u32::MAX);
+        self.state.labels.write(&self.gpu, 0, &words);
+        Ok(())
     }
 
     fn run_alone(&mut self, index: usize) {
@@ -247,19 +378,24 @@ impl Runner {
             plan: PlanBuilder::new(&self.gpu),
             scratch: &self.scratch,
             state: &mut self.state,
-            tokens: key.tokens,
-            wanted: key.wanted,
+            shape: key.shape,
+            draft_bytes: DRAFT_BYTES,
             observed: observes.then(Vec::new),
         };
-        let hidden = network.forward(&mut recorder);
-        let logits = (key.wanted > 0).then(|| network.logits(&hidden, &mut recorder));
-        let softcap = network.config().final_softcap;
-        let sampled = logits.as_ref().filter(|_| key.samples);
-        let picked = sampled.map(|logits| record_sampling(&mut recorder, logits, softcap));
+        let hidden = network.forward(key.pass, &mut recorder);
+        let result = if key.shape.wanted > 0 {
+            let logits = network.logits(&hidden, &mut recorder);
+            let softcap = network.config().final_softcap;
+            Some(if key.samples { record_sampling(&mut recorder, &logits, softcap) } else { logits })
+        } else if key.shape.labels > 0 {
+            Some(network.label_logits(&hidden, &mut recorder))
+        } else if key.shape.drafts > 0 {
+            Some(network.draft(&hidden, &mut recorder))
+        } else {
+            None
+        };
         let observed = recorder.observed.take().unwrap_or_default();
-        let plan = recorder.plan.finish();
-        let logits = logits.filter(|_| !key.samples);
-        Prepared { plan, logits, picked, observed }
+        Prepared { plan: recorder.plan.finish(), result, observed }
     }
 
     async fn read_act(&mut self, act: &GpuAct) -> Result<Vec<f32>, GpuError> {
@@ -269,158 +405,14 @@ impl Runner {
     }
 }
 
-impl Gpu {
-    /// Copies `bytes` from one buffer to another `times` times and waits: what the memory can do at best.
-    ///
-    /// # Errors
-    /// When the device was lost.
-    pub async fn copy(&self, bytes: u64, times: usize) -> Result<(), GpuError> {
-        let buffer = |label| {
-            self.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some(label),
-                size: bytes,
-                usage: wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            })
-        };
-        let (from, to) = (buffer("copy source"), buffer("copy target"));
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        for _ in 0..times {
-            encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
-        }
-        let fence = readback_buffer_of(self, 4);
-        encoder.copy_buffer_to_buffer(&to, 0, &fence, 0, 4);
-        self.queue.submit([encoder.finish()]);
-        wait(self, map(&fence, 1)).await
+/// A plan that copies `count` pages of every layer that has some.
+fn record_copies(gpu: &Gpu, state: &DeviceState, count: usize) -> Plan {
+    let mut plan = PlanBuilder::new(gpu);
+    for pages in state.kv.iter().flatten() {
+        let quads = PAGE_POSITIONS * pages.width / 4;
+        let buffers = [&state.copies, &pages.keys, &pages.values];
+        let variant = Variant::new(Shader::CopyPages, &[("WORKGROUP", 64)]);
+        plan.dispatch(variant, &[quads.into()], &buffers, [quads.div_ceil(64), count, 1]);
     }
-}
-
-fn readback_buffer_of(gpu: &Gpu, bytes: u64) -> wgpu::Buffer {
-    gpu.device.create_buffer(&wgpu::BufferDescriptor {
-        label: Some("read-back"),
-        size: bytes,
-        usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-        mapped_at_creation: false,
-    })
-}
-
-type Mapped = futures_channel::oneshot::Receiver<Result<(), wgpu::BufferAsyncError>>;
-
-async fn wait(gpu: &Gpu, mapped: Mapped) -> Result<(), GpuError> {
-    // In a browser this does nothing: the event loop calls back.
-    let polled = gpu.device.poll(wgpu::PollType::wait_indefinitely());
-    gpu.check()?;
-    polled.map_err(|e| GpuError::Lost(e.to_string()))?;
-    let outcome = mapped.await.map_err(|_| GpuError::Lost("the read-back was dropped".into()))?;
-    // A browser tells of a failed submission only while the mapping is awaited.
-    gpu.check()?;
-    outcome.map_err(|e| GpuError::Lost(e.to_string()))
-}
-
-/// Copies activations to the host in a submission of its own.
-pub(crate) async fn read_back(gpu: &Gpu, act: &GpuAct) -> Result<Vec<f32>, GpuError> {
-    let words = act.rows * act.cols;
-    let target = readback_buffer_of(gpu, 4 * words as u64);
-    let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    act.loan.buffer.copy_to(&mut encoder, &target, words);
-    gpu.queue.submit([encoder.finish()]);
-    wait(gpu, map(&target, words)).await?;
-    Ok(read(&target, words)?.into_iter().map(f32::from_bits).collect())
-}
-
-/// A lane's parameters as `struct Lane` in `shaders/score.wgsl`.
-fn lane_words(params: &SamplerParams) -> [u32; LANE_WORDS] {
-    [
-        params.temperature.to_bits(),
-        params.top_p.to_bits(),
-        params.min_p.to_bits(),
-        params.repetition.to_bits(),
-        params.presence.to_bits(),
-        params.frequency.to_bits(),
-        params.top_k,
-        params.top_logprobs,
-        params.seed as u32,
-        (params.seed >> 32) as u32,
-        params.penalises().into(),
-        0,
-    ]
-}
-
-fn record_sampling(recorder: &mut Recorder<'_>, logits: &GpuAct, softcap: Option<f32>) -> GpuAct {
-    let vocab = logits.cols;
-    let chunks = vocab.div_ceil(SCAN_CHUNK);
-    let scan = recorder.act(logits.rows, 4 * chunks);
-    let picked = recorder.act(logits.rows, PICKED_WORDS);
-    let workgroup = if recorder.gpu.summary().class == crate::AdapterClass::Software { 32 } else { 256 };
-    let params = [vocab.into(), chunks.into(), softcap.unwrap_or(0.0).into()];
-    let scanned = Variant::new(Shader::SampleScan, &[("WORKGROUP", workgroup), ("CHUNK", SCAN_CHUNK as u32)]);
-    let state = &recorder.state;
-    let shared = [&logits.loan.buffer, &state.rows, &state.wanted, &state.lanes, &state.counts, &scan.loan.buffer];
-    let (wanted, sampled) = (logits.rows, state.sampled.clone());
-    recorder.plan.dispatch(scanned, &params, &shared, [chunks, wanted, 1]);
-    let mut buffers = shared.to_vec();
-    buffers.extend([&sampled, &picked.loan.buffer]);
-    let pick = Variant::new(Shader::SamplePick, &[("WORKGROUP", workgroup)]);
-    recorder.plan.dispatch(pick, &params, &buffers, [wanted, 1, 1]);
-    picked
-}
-
-#[cfg(test)]
-impl Runner {
-    /// Samples once from given logits with the device's kernels.
-    pub(crate) fn sample_once(
-        gpu: &Gpu,
-        logits: &[f32],
-        counts: &[u32],
-        params: SamplerParams,
-        position: u32,
-    ) -> Result<Picked, GpuError> {
-        let shape = StateShape { lanes: 1, pages: 1, max_pages: 1, max_rows: 1, vocab: logits.len() };
-        let mut state = DeviceState::new(gpu, &[], shape);
-        state.rows.write(gpu, 0, &[0, position, 0, 0]);
-        state.lanes.write(gpu, 0, &lane_words(&params));
-        state.counts.write(gpu, 0, counts);
-        let scratch = Scratch::new(gpu);
-        let plan = PlanBuilder::new(gpu);
-        let mut recorder =
-            Recorder { gpu, plan, scratch: &scratch, state: &mut state, tokens: 1, wanted: 1, observed: None };
-        let act = recorder.act(1, logits.len());
-        act.loan.buffer.write(gpu, 0, bytemuck::cast_slice(logits));
-        let picked = record_sampling(&mut recorder, &act, None);
-        let plan = recorder.plan.finish();
-        gpu.tensors.flush().map_err(|e| GpuError::Lost(e.to_string()))?;
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        plan.encode(&mut encoder);
-        gpu.queue.submit([encoder.finish()]);
-        let words: Vec<u32> = pollster::block_on(read_back(gpu, &picked))?.into_iter().map(f32::to_bits).collect();
-        Ok(decode(&words))
-    }
-}
-
-fn readback_buffer(gpu: &Gpu, shape: StateShape) -> wgpu::Buffer {
-    readback_buffer_of(gpu, (4 * PICKED_WORDS * shape.max_rows) as u64)
-}
-
-fn map(buffer: &wgpu::Buffer, words: usize) -> Mapped {
-    let (sender, receiver) = futures_channel::oneshot::channel();
-    buffer.slice(..4 * words as u64).map_async(wgpu::MapMode::Read, move |outcome| {
-        // The receiver is gone when its runner was dropped: nobody wants the outcome then.
-        let _ = sender.send(outcome);
-    });
-    receiver
-}
-
-fn read(buffer: &wgpu::Buffer, words: usize) -> Result<Vec<u32>, GpuError> {
-    let view = buffer.slice(..4 * words as u64).get_mapped_range().map_err(|e| GpuError::Lost(e.to_string()))?;
-    let copied = view.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    drop(view);
-    buffer.unmap();
-    Ok(copied)
-}
-
-fn decode(words: &[u32]) -> Picked {
-    let tops = (words[2] as usize).min(20);
-    let mut top: Vec<(u32, f32)> = (0..tops).map(|i| (words[4 + i], f32::from_bits(words[24 + i]))).collect();
-    top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    Picked { token: words[0], logprob: f32::from_bits(words[1]), top }
+    plan.finish()
 }

@@ -40,6 +40,24 @@ pub enum Shader {
     SampleScan,
     /// `sample_pick.wgsl`
     SamplePick,
+    /// `label_logits.wgsl`
+    LabelLogits,
+    /// `condition.wgsl`
+    Condition,
+    /// `draft_scan.wgsl`
+    DraftScan,
+    /// `draft_merge.wgsl`
+    DraftMerge,
+    /// `draft_pick.wgsl`
+    DraftPick,
+    /// `draft_weigh.wgsl`
+    DraftWeigh,
+    /// `soften_rows.wgsl`
+    SoftenRows,
+    /// `soften_tiles.wgsl`
+    SoftenTiles,
+    /// `copy_pages.wgsl`
+    CopyPages,
 }
 
 macro_rules! shaders {
@@ -76,6 +94,15 @@ shaders! {
     Gather => "gather",
     SampleScan => "sample_scan",
     SamplePick => "sample_pick",
+    LabelLogits => "label_logits",
+    Condition => "condition",
+    DraftScan => "draft_scan",
+    DraftMerge => "draft_merge",
+    DraftPick => "draft_pick",
+    DraftWeigh => "draft_weigh",
+    SoftenRows => "soften_rows",
+    SoftenTiles => "soften_tiles",
+    CopyPages => "copy_pages",
 }
 
 /// One compiled form of a shader.
@@ -106,17 +133,8 @@ impl Variant {
         for (name, value) in &self.constants {
             text += &format!("const {name}: u32 = {value}u;\n");
         }
-        if self.constant("ACTIVATION").is_some() {
-            text += include_str!("../../../shaders/activation.wgsl");
-        }
-        if matches!(self.shader, Shader::Norm | Shader::AddNorm | Shader::SamplePick) {
-            text += include_str!("../../../shaders/reduce.wgsl");
-        }
-        if matches!(self.shader, Shader::SampleScan | Shader::SamplePick) {
-            text += include_str!("../../../shaders/score.wgsl");
-        }
-        if matches!(self.shader, Shader::LinearRows | Shader::LinearLanes | Shader::LinearTiles) {
-            text += include_str!("../../../shaders/linear.wgsl");
+        for piece in self.pieces() {
+            text += piece;
         }
         if let Some(format) = self.format {
             text += include_str!("../../../shaders/unpack.wgsl");
@@ -126,6 +144,32 @@ impl Variant {
         let mut out = String::new();
         self.expand(&mut text.lines(), true, &mut out);
         out
+    }
+
+    /// What the shader shares with others, in the order in which it is declared.
+    fn pieces(&self) -> Vec<&'static str> {
+        macro_rules! piece {
+            ($name:literal) => {
+                include_str!(concat!("../../../shaders/", $name, ".wgsl"))
+            };
+        }
+        let mut pieces = match self.shader {
+            Shader::Norm | Shader::AddNorm => vec![piece!("reduce")],
+            Shader::SampleScan => vec![piece!("softcap"), piece!("score")],
+            Shader::SamplePick => vec![piece!("reduce"), piece!("softcap"), piece!("score")],
+            Shader::LinearRows | Shader::LinearLanes | Shader::LinearTiles => vec![piece!("linear")],
+            Shader::Attention | Shader::AttentionRows => vec![piece!("visible")],
+            Shader::LabelLogits | Shader::DraftScan | Shader::DraftPick | Shader::DraftWeigh => {
+                vec![piece!("softcap"), piece!("draft")]
+            }
+            Shader::DraftMerge => vec![piece!("draft")],
+            Shader::SoftenRows | Shader::SoftenTiles => vec![piece!("soften")],
+            _ => vec![],
+        };
+        if self.constant("ACTIVATION").is_some() {
+            pieces.push(piece!("activation"));
+        }
+        pieces
     }
 
     fn constant(&self, name: &str) -> Option<u32> {

@@ -6,11 +6,21 @@ use std::collections::HashMap;
 
 /// What lives on the device between steps: pages, page tables, sampling state, and the inputs of the step to come.
 pub(crate) struct DeviceState {
-    /// `[max_rows]` of (token, position, lane, 0).
+    /// `[max_rows]` of (token, position, lane, block), the last as in [`laneway_model::Row::block_word`].
     pub rows: Buffer,
-    /// `[max_rows]` indices of rows that want logits.
+    /// `[max_rows]` indices of rows that want logits or drafts.
     pub wanted: Buffer,
-    /// `[lanes, max_pages]`.
+    /// (row, token) of each label, all ones past the last; as many as a step has had so far.
+    pub labels: Buffer,
+    /// `[max_rows]` of (temperature, draw).
+    pub drafts: Buffer,
+    /// `[slots, canvas, hidden]` soft embeddings that drafts left.
+    pub soft: Buffer,
+    /// Positions of a block that `soft` has room for.
+    pub canvas: usize,
+    /// (from, to) of pages to be copied, all ones past the last.
+    pub copies: Buffer,
+    /// `[slots, max_pages]`.
     pub tables: Buffer,
     /// The token each lane sampled last.
     pub sampled: Buffer,
@@ -29,6 +39,8 @@ pub(crate) struct DeviceState {
 pub(crate) struct LayerPages {
     pub keys: Buffer,
     pub values: Buffer,
+    /// `K · d`.
+    pub width: usize,
 }
 
 /// Sizes of the state.
@@ -36,6 +48,8 @@ pub(crate) struct LayerPages {
 pub struct StateShape {
     /// Lanes.
     pub lanes: usize,
+    /// Page tables: the lanes', then those of branches, which never sample.
+    pub slots: usize,
     /// KV pages all lanes share.
     pub pages: usize,
     /// Pages one lane can use.
@@ -44,21 +58,34 @@ pub struct StateShape {
     pub max_rows: usize,
     /// Vocabulary size.
     pub vocab: usize,
+    /// Positions of a block whose soft embeddings are kept from draft to draft; 0 for a model that is not conditioned
+    /// on them.
+    pub canvas_length: usize,
+    /// Width of a soft embedding.
+    pub hidden: usize,
 }
 
 /// Words of one lane's sampling parameters.
 pub(crate) const LANE_WORDS: usize = 12;
+/// Pages that one launch copies at most.
+pub(crate) const COPIES: usize = 64;
 
 impl DeviceState {
     pub fn new(gpu: &Gpu, kv: &[Option<KvShape>], shape: StateShape) -> Self {
         let pages = |s: &KvShape| {
-            let words = shape.pages * PAGE_POSITIONS * s.kv_heads * s.head_dim;
-            LayerPages { keys: Buffer::zeros(gpu, words), values: Buffer::zeros(gpu, words) }
+            let width = s.kv_heads * s.head_dim;
+            let words = shape.pages * PAGE_POSITIONS * width;
+            LayerPages { keys: Buffer::zeros(gpu, words), values: Buffer::zeros(gpu, words), width }
         };
         Self {
             rows: Buffer::zeros(gpu, 4 * shape.max_rows),
             wanted: Buffer::zeros(gpu, shape.max_rows),
-            tables: Buffer::zeros(gpu, shape.lanes * shape.max_pages),
+            labels: Buffer::zeros(gpu, 2 * 64),
+            drafts: Buffer::zeros(gpu, 2 * shape.max_rows),
+            soft: Buffer::zeros(gpu, shape.slots * shape.canvas_length * shape.hidden),
+            canvas: shape.canvas_length,
+            copies: Buffer::zeros(gpu, 2 * COPIES),
+            tables: Buffer::zeros(gpu, shape.slots * shape.max_pages),
             sampled: Buffer::zeros(gpu, shape.lanes),
             lanes: Buffer::zeros(gpu, shape.lanes * LANE_WORDS),
             counts: Buffer::zeros(gpu, shape.lanes * shape.vocab),

@@ -6,17 +6,19 @@
 mod common;
 
 use burn::tensor::Device;
-use common::{FAMILIES, Reference, error, gpu, weights};
+use common::{Reference, error, gpu, weights};
 use laneway_files::Weights;
 use laneway_kernels::plain::{PlainCache, PlainSpace, PlainStep};
 use laneway_kernels::{AdapterClass, Gpu, GpuSpace, Runner, StateShape};
-use laneway_model::{Network, Row, Step};
+use laneway_model::{Label, Network, Pass, Row, Step};
 use std::sync::Arc;
 
+const FAMILIES: [&str; 6] =
+    ["llama_tiny", "qwen3_tiny", "gemma3_tiny", "gemma4_dense_tiny", "gemma4_moe_tiny", "gemma4_ple_shared_tiny"];
 const TOLERANCE: f32 = 1e-3;
 
 fn rows(ids: &[u32], start: usize) -> Vec<Row> {
-    let row = |(i, &token): (usize, &u32)| Row { token, position: (start + i) as u32, lane: 0 };
+    let row = |(i, &token): (usize, &u32)| Row { token, position: (start + i) as u32, lane: 0, block: None };
     ids.iter().enumerate().map(row).collect()
 }
 
@@ -28,8 +30,22 @@ fn argmax(logits: &[f32]) -> u32 {
 fn runner(gpu: &Gpu, weights: &Weights) -> Runner {
     let mut space = GpuSpace::new(gpu);
     let network = Arc::new(Network::load(weights, &mut space).unwrap());
-    let shape = StateShape { lanes: 2, pages: 8, max_pages: 4, max_rows: 64, vocab: network.config().vocab_size };
+    let config = network.config();
+    let shape = StateShape {
+        lanes: 2,
+        slots: 2,
+        pages: 8,
+        max_pages: 4,
+        max_rows: 64,
+        vocab: config.vocab_size,
+        canvas_length: 0,
+        hidden: config.hidden_size,
+    };
     Runner::new(gpu, network, shape).unwrap()
+}
+
+fn autoregressive<'a>(rows: &'a [Row], tables: &'a [Vec<u32>], logits: &'a [u32]) -> Step<'a> {
+    Step { rows, tables, logits, labels: &[], drafts: &[] }
 }
 
 /// Pages out of order, to see that tables are followed.
@@ -53,8 +69,8 @@ fn kernels_match(gpu: &Gpu) {
             let layers = weights.config().layers.len();
             let tables = tables();
             let prefill = rows(&prompt, 0);
-            let step = Step { rows: &prefill, tables: &tables, logits: &[] };
-            let seen = pollster::block_on(runner.observe(&step)).unwrap();
+            let step = autoregressive(&prefill, &tables, &[]);
+            let seen = pollster::block_on(runner.observe(&step, Pass::Encode)).unwrap();
             assert_eq!(seen.len(), layers + 1, "{name}");
             for (i, hidden) in seen.iter().enumerate() {
                 let key = if i == layers { "hidden.final_normed".to_string() } else { format!("hidden.{i}") };
@@ -63,8 +79,8 @@ fn kernels_match(gpu: &Gpu) {
             }
 
             let all: Vec<u32> = (0..prompt.len() as u32).collect();
-            let step = Step { rows: &prefill, tables: &tables, logits: &all };
-            let logits = pollster::block_on(runner.logits(&step)).unwrap();
+            let step = autoregressive(&prefill, &tables, &all);
+            let logits = pollster::block_on(runner.logits(&step, Pass::Encode)).unwrap();
             let e = error(&logits, &reference.floats("prefill_logits"));
             assert!(e < TOLERANCE, "{name} prefill: {e}");
 
@@ -72,8 +88,8 @@ fn kernels_match(gpu: &Gpu) {
             let vocab = weights.config().vocab_size;
             for (i, &id) in ids.iter().enumerate() {
                 let one = rows(&[id], prompt.len() + i);
-                let step = Step { rows: &one, tables: &tables, logits: &[0] };
-                let logits = pollster::block_on(runner.logits(&step)).unwrap();
+                let step = autoregressive(&one, &tables, &[0]);
+                let logits = pollster::block_on(runner.logits(&step, Pass::Encode)).unwrap();
                 let e = error(&logits, &expected[i * vocab..(i + 1) * vocab]);
                 assert!(e < TOLERANCE, "{name} decode {i}: {e}");
             }
@@ -88,16 +104,16 @@ fn greedy(runner: &mut Runner, prompt: &[u32], count: usize, chunk: usize, table
         let last = [part.len() as u32 - 1];
         let ends = chunk * i + part.len() == prompt.len();
         let logits: &[u32] = if ends { &last } else { &[] };
-        runner.submit(&Step { rows: &part_rows, tables, logits }).unwrap();
+        runner.submit(&autoregressive(&part_rows, tables, logits), Pass::Encode).unwrap();
     }
     let mut found = Vec::new();
     for i in 0..count {
         if i + 1 < count {
             // The next step feeds on the token the device just sampled, before the host has seen it.
             let next = rows(&[Row::SAMPLED], prompt.len() + i);
-            runner.submit(&Step { rows: &next, tables, logits: &[0] }).unwrap();
+            runner.submit(&autoregressive(&next, tables, &[0]), Pass::Encode).unwrap();
         }
-        found.push(pollster::block_on(runner.collect()).unwrap()[0].1.token);
+        found.push(pollster::block_on(runner.collect()).unwrap().sampled[0].1.token);
     }
     found
 }
@@ -114,8 +130,16 @@ fn real_models_reproduce_their_greedy_ids() {
             let gpu = gpu().laid_out_for(class);
             let mut space = GpuSpace::new(&gpu);
             let network = Arc::new(Network::load(&weights, &mut space).unwrap());
-            let vocab = network.config().vocab_size;
-            let shape = StateShape { lanes: 1, pages: 4, max_pages: 4, max_rows: 64, vocab };
+            let shape = StateShape {
+                lanes: 1,
+                slots: 1,
+                pages: 4,
+                max_pages: 4,
+                max_rows: 64,
+                vocab: network.config().vocab_size,
+                canvas_length: 0,
+                hidden: network.config().hidden_size,
+            };
             let mut runner = Runner::new(&gpu, network, shape).unwrap();
             for (case, reference) in references[name]["cases"].as_object().unwrap() {
                 let ids = |key: &str| -> Vec<u32> {
@@ -175,10 +199,78 @@ fn two_lanes_in_one_step_do_not_see_each_other() {
     let mut both = rows(&prompt, 0);
     both.extend(rows(&prompt[3..], 0).into_iter().map(|row| Row { lane: 1, ..row }));
     let ends = [prompt.len() as u32 - 1];
-    let together = pollster::block_on(runner.logits(&Step { rows: &both, tables: &tables, logits: &ends })).unwrap();
+    let together = pollster::block_on(runner.logits(&autoregressive(&both, &tables, &ends), Pass::Encode)).unwrap();
     let vocab = weights.config().vocab_size;
     let expected = reference.floats("prefill_logits");
     assert!(error(&together, &expected[(prompt.len() - 1) * vocab..]) < TOLERANCE);
+}
+
+#[test]
+fn labels_are_single_logits_however_many_there_are() {
+    for class in [AdapterClass::Software, AdapterClass::Hardware] {
+        let gpu = gpu().laid_out_for(class);
+        let reference = Reference::of("gemma4_dense_tiny");
+        let (prompt, expected) = (reference.ids("input_ids"), reference.floats("prefill_logits"));
+        for (name, weights) in weights("gemma4_dense_tiny") {
+            let mut runner = runner(&gpu, &weights);
+            let (vocab, hidden) = (weights.config().vocab_size, weights.config().hidden_size);
+            let (tables, prefill) = (tables(), rows(&prompt, 0));
+            // More than the buffer at first has room for, then fewer again.
+            for count in [3usize, 300, 1, 65] {
+                let label = |i: usize| Label { row: (7 * i % prompt.len()) as u32, token: (31 * i % vocab) as u32 };
+                let labels: Vec<Label> = (0..count).map(label).collect();
+                let step = Step { labels: &labels, ..autoregressive(&prefill, &tables, &[]) };
+                let before = runner.totals();
+                runner.submit(&step, Pass::Encode).unwrap();
+                let found = pollster::block_on(runner.collect()).unwrap();
+                let each = labels.iter().map(|label| expected[label.row as usize * vocab + label.token as usize]);
+                let e = error(&found.labels, &each.collect::<Vec<_>>());
+                assert!(e < TOLERANCE, "{name} {class:?} {count}: {e}");
+                assert!(found.sampled.is_empty() && found.drafts.is_empty());
+                let after = runner.totals();
+                assert_eq!(after.head_multiply_adds - before.head_multiply_adds, (count * hidden) as u64);
+                assert_eq!(after.readback_bytes - before.readback_bytes, 4 * count as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn copied_pages_continue_as_their_originals_do() {
+    let gpu = gpu();
+    for family in FAMILIES {
+        let reference = Reference::of(family);
+        let (prompt, ids) = (reference.ids("input_ids"), reference.ids("decode_ids"));
+        let [(name, weights), _] = weights(family);
+        let mut runner = runner(&gpu, &weights);
+        let tables = tables();
+        let prefill = rows(&prompt, 0);
+        runner.submit(&autoregressive(&prefill, &tables, &[]), Pass::Encode).unwrap();
+        // Both lanes go on from the prompt: what one writes into its page must not show in the other's.
+        let (original, copy) = (tables[0][0], tables[1][0]);
+        runner.copy_pages(&[(original, 4), (original, copy), (original, 6)]).unwrap();
+        let one = rows(&[ids[0]], prompt.len());
+        let other = [Row { token: ids[0] ^ 1, lane: 1, ..one[0] }];
+        runner.submit(&autoregressive(&other, &tables, &[]), Pass::Encode).unwrap();
+        let vocab = weights.config().vocab_size;
+        let expected = reference.floats("decode_logits");
+        for (i, &id) in ids.iter().enumerate() {
+            // More copies than one launch makes, of a page that nothing has written since.
+            runner.copy_pages(&vec![(4, copy); 70]).unwrap();
+            for lane in [0, 1] {
+                let all: Vec<Row> = if lane == 0 {
+                    rows(&[id], prompt.len() + i)
+                } else {
+                    rows(&ids[..=i], prompt.len()).into_iter().map(|row| Row { lane: 1, ..row }).collect()
+                };
+                let last = [all.len() as u32 - 1];
+                let step = autoregressive(&all, &tables, &last);
+                let logits = pollster::block_on(runner.logits(&step, Pass::Encode)).unwrap();
+                let e = error(&logits, &expected[i * vocab..(i + 1) * vocab]);
+                assert!(e < TOLERANCE, "{name} lane {lane} decode {i}: {e}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -197,8 +289,9 @@ fn plain_matches(device: &Device, families: &[&str]) {
             let network = Network::load(&weights, &mut PlainSpace::new(device)).unwrap();
             let mut cache = PlainCache::default();
             let (prefill, all) = (rows(&prompt, 0), (0..prompt.len() as u32).collect::<Vec<_>>());
-            let mut step = PlainStep::new(device, &prefill, &all, &mut cache);
-            let hidden = network.forward(&mut step);
+            let all = autoregressive(&prefill, &[], &all);
+            let mut step = PlainStep::new(device, &all, &mut cache);
+            let hidden = network.forward(Pass::Encode, &mut step);
             let logits: Vec<f32> = network.logits(&hidden, &mut step).into_data().try_to_vec().unwrap();
             let e = error(&logits, &reference.floats("prefill_logits"));
             assert!(e < TOLERANCE, "{name} on {device:?}: {e}");
@@ -207,8 +300,9 @@ fn plain_matches(device: &Device, families: &[&str]) {
             for (i, &id) in expected.iter().enumerate() {
                 assert_eq!(next, id, "{name} on {device:?}, token {i}");
                 let one = rows(&[next], prompt.len() + i);
-                let mut step = PlainStep::new(device, &one, &[0], &mut cache);
-                let hidden = network.forward(&mut step);
+                let one = autoregressive(&one, &[], &[0]);
+                let mut step = PlainStep::new(device, &one, &mut cache);
+                let hidden = network.forward(Pass::Encode, &mut step);
                 next = argmax(&network.logits(&hidden, &mut step).into_data().try_to_vec::<f32>().unwrap());
             }
         }

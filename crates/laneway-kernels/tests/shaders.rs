@@ -33,6 +33,17 @@ fn linear_variants(format: Format) -> Vec<Variant> {
         }
     }
     all.push(Variant::of_format(Shader::Embed, format, &[("WORKGROUP", 32)]));
+    for (workgroup, lanes, shared) in [(8, 1, 0), (128, 32, 1)] {
+        for search in [0, 1] {
+            let constants =
+                [("WORKGROUP", workgroup), ("LANES", lanes), ("SHARED", shared), ("SEARCH", search), ("CHUNK", 1024)];
+            all.push(Variant::of_format(Shader::LabelLogits, format, &constants));
+        }
+    }
+    for tokens in [1, 2, 4, 8] {
+        all.push(Variant::of_format(Shader::SoftenRows, format, &[("WORKGROUP", 8), ("TOKENS", tokens)]));
+    }
+    all.push(Variant::of_format(Shader::SoftenTiles, format, &[]));
     all
 }
 
@@ -57,7 +68,15 @@ fn plain_variants() -> Vec<Variant> {
         all.push(Variant::new(Shader::Attention, &[("HEAD_DIM", dim)]));
         all.push(Variant::new(Shader::AttentionRows, &[("WORKGROUP", 8), ("HEAD_DIM", dim)]));
     }
-    all.push(Variant::new(Shader::Mix, &[("WORKGROUP", 64)]));
+    for shader in [Shader::Mix, Shader::Condition, Shader::DraftWeigh, Shader::CopyPages] {
+        all.push(Variant::new(shader, &[("WORKGROUP", 64)]));
+    }
+    for shader in [Shader::DraftMerge, Shader::DraftPick] {
+        all.push(Variant::new(shader, &[("WORKGROUP", 8)]));
+    }
+    for workgroup in [8, 64] {
+        all.push(Variant::new(Shader::DraftScan, &[("WORKGROUP", workgroup), ("CHUNK", 1024)]));
+    }
     all.push(Variant::new(Shader::Gather, &[("WORKGROUP", 64)]));
     all
 }

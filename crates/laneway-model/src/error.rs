@@ -6,12 +6,6 @@ pub enum ModelError {
     /// The file lacks a tensor or has one of another shape.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The architecture is known but its network is not built yet.
-    #[error("architecture {architecture} cannot generate here; supported: llama, gemma3, gemma4")]
-    Unsupported {
-        /// The file's architecture.
-        architecture: String,
-    },
     /// The device has too little memory.
     #[error("{what} needs {needed_bytes} bytes, but the device offers {available_bytes}")]
     OutOfMemory {

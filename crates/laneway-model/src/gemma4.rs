@@ -1,13 +1,23 @@
 use crate::loader::Loader;
-use crate::{Attention, ExpertShape, ModelError, Ops, Residual, WeightSpace};
+use crate::{Attention, ExpertShape, ModelError, Ops, Pass, Residual, WeightSpace};
 use laneway_files::{LayerConfig, ModelConfig};
 
 /// Gemma 4: Gemma 3's block with unit-normed values, layer scalars, shared keys and values, and, where the file has
 /// them, experts beside the dense MLP and per-layer embeddings.
+///
+/// DiffusionGemma is the same stack with two ways to run it: [`Pass::Encode`] is Gemma 4 itself, [`Pass::Denoise`] adds
+/// a self-conditioning block at the entrance and has layer scalars of its own.
 pub(crate) struct Gemma4<S: WeightSpace> {
     layers: Vec<Layer<S>>,
     output_norm: S::Vector,
     per_layer: Option<PerLayerInputs<S>>,
+    self_conditioning: Option<SelfConditioning<S>>,
+}
+
+struct SelfConditioning<S: WeightSpace> {
+    pre_norm: S::Vector,
+    gate_up: S::Matrix,
+    down: S::Matrix,
 }
 
 struct Layer<S: WeightSpace> {
@@ -24,7 +34,8 @@ struct Layer<S: WeightSpace> {
     experts: Option<Experts<S>>,
     post_ffw_norm: S::Vector,
     per_layer_gate: Option<PerLayerGate<S>>,
-    scalar: f32,
+    encode_scalar: f32,
+    denoise_scalar: f32,
 }
 
 struct Experts<S: WeightSpace> {
@@ -66,13 +77,24 @@ impl<S: WeightSpace> Gemma4<S> {
         } else {
             None
         };
-        Ok(Self { layers, output_norm: loader.norm("output_norm.weight", hidden)?, per_layer })
+        let is_conditioned = config.diffusion.is_some_and(|diffusion| diffusion.self_conditioning);
+        let self_conditioning = if is_conditioned { Some(SelfConditioning::load(loader)?) } else { None };
+        Ok(Self { layers, output_norm: loader.norm("output_norm.weight", hidden)?, per_layer, self_conditioning })
     }
 
-    pub fn forward<O: Ops<Space = S>>(&self, config: &ModelConfig, embed: &S::Matrix, ops: &mut O) -> O::Act {
+    pub fn forward<O: Ops<Space = S>>(
+        &self,
+        config: &ModelConfig,
+        embed: &S::Matrix,
+        pass: Pass,
+        ops: &mut O,
+    ) -> O::Act {
         let (hidden, eps) = (config.hidden_size, config.rms_eps);
         let post = |norm, scale| Residual { post: Some(norm), scale, eps };
         let mut x = ops.embed(embed, config.embedding_scale);
+        if let (Pass::Denoise, Some(conditioning)) = (pass, &self.self_conditioning) {
+            x = conditioning.forward(config, x, ops);
+        }
         let per_layer = self.per_layer.as_ref().map(|inputs| inputs.forward(config, &x, ops));
         let mut h = ops.norm(&x, hidden, eps, Some(&self.layers[0].attn_norm));
         for (index, layer) in self.layers.iter().enumerate() {
@@ -88,6 +110,10 @@ impl<S: WeightSpace> Gemma4<S> {
                 f = ops.norm(&f, hidden, eps, Some(&experts.dense_post_norm));
                 ops.add(&mut f, &e, post(&experts.post_norm, 1.0));
             }
+            let scalar = match pass {
+                Pass::Encode => layer.encode_scalar,
+                Pass::Denoise => layer.denoise_scalar,
+            };
             let next = self.layers.get(index + 1).map_or(&self.output_norm, |l| &l.attn_norm);
             h = match (&layer.per_layer_gate, &per_layer) {
                 (Some(gate), Some(inputs)) => {
@@ -95,13 +121,39 @@ impl<S: WeightSpace> Gemma4<S> {
                     let g = ops.linear(&x, &gate.gate);
                     let g = ops.gate(&g, inputs, index * config.per_layer_input, config.gated_activation);
                     let g = ops.linear(&g, &gate.projection);
-                    ops.add_norm(&mut x, &g, post(&gate.post_norm, layer.scalar), next)
+                    ops.add_norm(&mut x, &g, post(&gate.post_norm, scalar), next)
                 }
-                _ => ops.add_norm(&mut x, &f, post(&layer.post_ffw_norm, layer.scalar), next),
+                _ => ops.add_norm(&mut x, &f, post(&layer.post_ffw_norm, scalar), next),
             };
         }
         ops.observe(self.layers.len(), &h);
         h
+    }
+}
+
+impl<S: WeightSpace> SelfConditioning<S> {
+    fn load(loader: &mut Loader<'_, S>) -> Result<Self, ModelError> {
+        let hidden = loader.config().hidden_size;
+        // No configuration gives this block's width.
+        let ff = loader.rows("self_cond_gate.weight")?;
+        let gate = loader.tensor("self_cond_gate.weight", &[ff, hidden])?;
+        let up = loader.tensor("self_cond_up.weight", &[ff, hidden])?;
+        Ok(Self {
+            pre_norm: loader.norm("self_cond_pre_norm.weight", hidden)?,
+            gate_up: loader.space.matrix(&[gate, up])?,
+            down: loader.matrix("self_cond_down.weight", [hidden, ff])?,
+        })
+    }
+
+    /// `unitRMS(x + MLP(norm(soft)))`, where `soft` is what the last pass predicted.
+    fn forward<O: Ops<Space = S>>(&self, config: &ModelConfig, mut x: O::Act, ops: &mut O) -> O::Act {
+        let (hidden, eps) = (config.hidden_size, config.rms_eps);
+        let soft = ops.condition(hidden);
+        let n = ops.norm(&soft, hidden, eps, Some(&self.pre_norm));
+        let y = ops.gated_linear(&n, &self.gate_up, config.gated_activation);
+        let y = ops.linear(&y, &self.down);
+        ops.add(&mut x, &y, Residual { post: None, scale: 1.0, eps });
+        ops.norm(&x, hidden, eps, None)
     }
 }
 
@@ -111,6 +163,9 @@ impl<S: WeightSpace> Layer<S> {
         let (hidden, p) = (model.hidden_size, model.per_layer_input);
         let config = loader.layer(index);
         let owns_kv = config.kv_layer == index;
+        let denoise_scalar = loader.scalar("layer_output_scale.weight")?;
+        let encoder_scalar = "enc_layer_output_scale.weight";
+        let encode_scalar = if loader.has(encoder_scalar) { loader.scalar(encoder_scalar)? } else { denoise_scalar };
         Ok(Self {
             attn_norm: loader.norm("attn_norm.weight", hidden)?,
             qkv: loader.qkv(config, owns_kv)?,
@@ -133,7 +188,8 @@ impl<S: WeightSpace> Layer<S> {
             } else {
                 None
             },
-            scalar: loader.scalar("layer_output_scale.weight")?,
+            encode_scalar,
+            denoise_scalar,
         })
     }
 

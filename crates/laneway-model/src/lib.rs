@@ -18,5 +18,5 @@ mod step;
 
 pub use error::ModelError;
 pub use network::{KvShape, Network};
-pub use ops::{Attention, ExpertShape, MatrixOf, NoSpace, Ops, Residual, VectorOf, WeightSpace};
-pub use step::{PAGE_POSITIONS, Row, Step};
+pub use ops::{Attention, DraftHead, ExpertShape, MatrixOf, NoSpace, Ops, Residual, VectorOf, WeightSpace};
+pub use step::{Block, DRAFT_COLUMNS, Draft, Drafted, Label, PAGE_POSITIONS, Pass, Row, Step};

@@ -2,7 +2,7 @@ use crate::loader::Loader;
 use crate::{Attention, ModelError, Ops, Residual, WeightSpace};
 use laneway_files::{LayerConfig, ModelConfig};
 
-/// Llama and SmolLM2: pre-norm blocks, no head norms, silu-gated MLP.
+/// Llama, SmolLM2 and LLaDA: pre-norm blocks and a silu-gated MLP; Qwen 3 adds head norms of queries and keys.
 pub(crate) struct Llama<S: WeightSpace> {
     layers: Vec<Layer<S>>,
     output_norm: S::Vector,
@@ -11,6 +11,7 @@ pub(crate) struct Llama<S: WeightSpace> {
 struct Layer<S: WeightSpace> {
     attn_norm: S::Vector,
     qkv: S::Matrix,
+    head_norms: Option<[S::Vector; 2]>,
     inv_freq: S::Vector,
     output: S::Matrix,
     ffn_norm: S::Vector,
@@ -27,6 +28,12 @@ impl<S: WeightSpace> Llama<S> {
             layers.push(Layer {
                 attn_norm: loader.norm("attn_norm.weight", hidden)?,
                 qkv: loader.qkv(config, true)?,
+                head_norms: if config.has_qk_norm {
+                    let mut norm = |name| loader.norm(name, config.head_dim);
+                    Some([norm("attn_q_norm.weight")?, norm("attn_k_norm.weight")?])
+                } else {
+                    None
+                },
                 inv_freq: loader.inv_freq(config)?,
                 output: loader.matrix("attn_output.weight", [hidden, config.heads * config.head_dim])?,
                 ffn_norm: loader.norm("ffn_norm.weight", hidden)?,
@@ -69,8 +76,8 @@ impl<S: WeightSpace> Layer<S> {
             window: layer.window,
             scale: layer.score_scale,
             eps: config.rms_eps,
-            q_norm: None,
-            k_norm: None,
+            q_norm: self.head_norms.as_ref().map(|[q, _]| q),
+            k_norm: self.head_norms.as_ref().map(|[_, k]| k),
             unit_value_norm: false,
             value_from_key: false,
             inv_freq: &self.inv_freq,

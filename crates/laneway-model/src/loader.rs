@@ -1,5 +1,5 @@
 use crate::{ModelError, WeightSpace};
-use laneway_files::{LayerConfig, ModelConfig, Tensor, Weights};
+use laneway_files::{FileError, LayerConfig, ModelConfig, Tensor, Weights};
 
 /// Reads a layer's or a model's tensors by their GGUF names and puts them into a weight space.
 pub(crate) struct Loader<'a, S> {
@@ -34,6 +34,13 @@ impl<'a, S: WeightSpace> Loader<'a, S> {
 
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<&'a Tensor, ModelError> {
         Ok(self.weights.require(&self.full(name), shape)?)
+    }
+
+    /// Rows of a tensor whose number only the file knows.
+    pub fn rows(&self, name: &str) -> Result<usize, ModelError> {
+        let name = self.full(name);
+        let tensor = self.weights.tensor(&name).ok_or(FileError::MissingTensor(name))?;
+        Ok(tensor.rows())
     }
 
     pub fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<S::Matrix, ModelError> {

@@ -2,7 +2,7 @@ use crate::gemma3::Gemma3;
 use crate::gemma4::Gemma4;
 use crate::llama::Llama;
 use crate::loader::Loader;
-use crate::{ModelError, Ops, WeightSpace};
+use crate::{DraftHead, ModelError, Ops, Pass, WeightSpace};
 use laneway_files::{Family, ModelConfig, Weights};
 
 /// A loaded network of any family.
@@ -40,12 +40,9 @@ impl<S: WeightSpace> Network<S> {
         let embed = loader.matrix("token_embd.weight", shape)?;
         let untied_head = if loader.has("output.weight") { Some(loader.matrix("output.weight", shape)?) } else { None };
         let body = match config.family {
-            Family::Llama => Body::Llama(Llama::load(&mut loader)?),
+            Family::Llama | Family::Qwen3 => Body::Llama(Llama::load(&mut loader)?),
             Family::Gemma3 => Body::Gemma3(Gemma3::load(&mut loader)?),
-            Family::Gemma4 => Body::Gemma4(Gemma4::load(&mut loader)?),
-            Family::DiffusionGemma => {
-                return Err(ModelError::Unsupported { architecture: "diffusion-gemma".into() });
-            }
+            Family::Gemma4 | Family::DiffusionGemma => Body::Gemma4(Gemma4::load(&mut loader)?),
         };
         Ok(Self { config, body, embed, untied_head })
     }
@@ -64,16 +61,33 @@ impl<S: WeightSpace> Network<S> {
     }
 
     /// Final normed hidden states of all rows: `[T, D]`.
-    pub fn forward<O: Ops<Space = S>>(&self, ops: &mut O) -> O::Act {
+    pub fn forward<O: Ops<Space = S>>(&self, pass: Pass, ops: &mut O) -> O::Act {
         match &self.body {
             Body::Llama(body) => body.forward(&self.config, &self.embed, ops),
             Body::Gemma3(body) => body.forward(&self.config, &self.embed, ops),
-            Body::Gemma4(body) => body.forward(&self.config, &self.embed, ops),
+            Body::Gemma4(body) => body.forward(&self.config, &self.embed, pass, ops),
         }
     }
 
     /// Logits of the rows that want them: `[R, V]`.
     pub fn logits<O: Ops<Space = S>>(&self, hidden: &O::Act, ops: &mut O) -> O::Act {
         ops.head(hidden, self.untied_head.as_ref().unwrap_or(&self.embed), self.config.final_softcap)
+    }
+
+    /// Logits of the step's labels: `[N, 1]`.
+    pub fn label_logits<O: Ops<Space = S>>(&self, hidden: &O::Act, ops: &mut O) -> O::Act {
+        ops.label_logits(hidden, self.untied_head.as_ref().unwrap_or(&self.embed), self.config.final_softcap)
+    }
+
+    /// The step's drafts: `[C, 6]`, as [`Ops::draft`] says.
+    pub fn draft<O: Ops<Space = S>>(&self, hidden: &O::Act, ops: &mut O) -> O::Act {
+        let is_conditioned = self.config.diffusion.is_some_and(|diffusion| diffusion.self_conditioning);
+        let head = DraftHead {
+            table: self.untied_head.as_ref().unwrap_or(&self.embed),
+            softcap: self.config.final_softcap,
+            forbidden: self.config.diffusion.and_then(|diffusion| diffusion.noise.mask()),
+            soften: is_conditioned.then_some((&self.embed, self.config.embedding_scale)),
+        };
+        ops.draft(hidden, &head)
     }
 }

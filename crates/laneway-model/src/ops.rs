@@ -86,7 +86,8 @@ pub trait Ops {
     /// `act(gate) ⊙ g[:, offset .. offset + n]` for `gate [T, n]`: `[T, n]`.
     fn gate(&mut self, gate: &Self::Act, g: &Self::Act, offset: usize, activation: Activation) -> Self::Act;
 
-    /// Norms, rotates and stores the new keys and values, then attends causally over the lane's pages.
+    /// Norms, rotates and stores the new keys and values, then attends to the positions each row sees of its lane's
+    /// pages ([`Row::visible`](crate::Row::visible)).
     ///
     /// `qkv [T, (H + K + K)·d]` in the order q, k, v; without v when [`Attention::value_from_key`], only q when
     /// another layer owns the keys and values. Result `[T, H·d]`.
@@ -118,9 +119,35 @@ pub trait Ops {
     /// Logits of the `R` rows that want them: `cap · tanh(x · tableᵀ / cap)`, or plain without `softcap`: `[R, V]`.
     fn head(&mut self, x: &Self::Act, table: &MatrixOf<Self>, softcap: Option<f32>) -> Self::Act;
 
+    /// Soft-capped logits of the step's labels: `[N, 1]`. Its work is proportional to `N`, not to `V`.
+    fn label_logits(&mut self, x: &Self::Act, table: &MatrixOf<Self>, softcap: Option<f32>) -> Self::Act;
+
+    /// Each row's self-conditioning signal: the soft embedding that [`Ops::draft`] left for its place in its lane's
+    /// block, or zeros where the block is not conditioned: `[T, cols]`.
+    fn condition(&mut self, cols: usize) -> Self::Act;
+
+    /// The step's drafts in short, of `z = logits / temperature`: `[C, 6]` as in
+    /// [`Drafted::from_columns`](crate::Drafted::from_columns). The logits of all rows need never exist at once.
+    ///
+    /// Token `draft.forbidden` counts as impossible. With `draft.soften`, `softmax(z) · table · scale` is kept for
+    /// [`Ops::condition`], by lane and place in the block.
+    fn draft(&mut self, x: &Self::Act, draft: &DraftHead<'_, MatrixOf<Self>>) -> Self::Act;
+
     /// Sees the residual stream `x [T, D]` as it enters layer `index` (or, for `index == layers`, the final normed
     /// state): for tests and tools; does nothing by default.
     fn observe(&mut self, _index: usize, _x: &Self::Act) {}
+}
+
+/// What turns the final state of a canvas into distributions.
+pub struct DraftHead<'a, M> {
+    /// The head, `[V, D]`.
+    pub table: &'a M,
+    /// As in [`Ops::head`].
+    pub softcap: Option<f32>,
+    /// A token that is never predicted: a masked model's mask.
+    pub forbidden: Option<u32>,
+    /// The embedding `[V, D]` and its factor, for a model that conditions on its last prediction.
+    pub soften: Option<(&'a M, f32)>,
 }
 
 /// How a block's output joins the residual stream.

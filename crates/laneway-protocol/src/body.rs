@@ -40,6 +40,11 @@ pub(crate) struct Body {
     pub stream: Option<bool>,
     pub stream_options: Option<Object<StreamOptions>>,
 
+    pub reasoning_effort: Option<String>,
+    pub chat_template_kwargs: Option<Object<TemplateOptions>>,
+    pub x_laneway_drafts: Option<bool>,
+    pub x_laneway_steps: Option<Integer>,
+
     pub echo: Option<Outline>,
     pub suffix: Option<Outline>,
     pub logit_bias: Option<Outline>,
@@ -55,6 +60,11 @@ pub(crate) struct Body {
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct StreamOptions {
     pub include_usage: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct TemplateOptions {
+    pub enable_thinking: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]

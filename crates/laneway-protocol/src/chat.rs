@@ -33,6 +33,9 @@ pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: &'static str,
     pub content: String,
+    /// What the model thought before it answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     /// Always `null`; typed clients expect the member.
     pub refusal: Option<String>,
 }
@@ -51,6 +54,22 @@ pub struct ChatChunk {
     /// Absent unless asked for; `Some(None)` is `null`, in every chunk before the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
+    /// A canvas under revision, in a chunk without choices; void as soon as anything else follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub x_laneway_draft: Option<CanvasDraft>,
+}
+
+/// The likeliest text of a canvas after a pass.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CanvasDraft {
+    /// The answer it belongs to.
+    pub index: u32,
+    /// Passes made over this canvas.
+    pub step: u32,
+    /// Mean entropy in nats.
+    pub entropy: f32,
+    /// All of the canvas, special tokens left out.
+    pub text: String,
 }
 
 /// The news about one of the answers.
@@ -69,6 +88,9 @@ pub struct Delta {
     pub role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// More of what the model thinks before it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
 }
 
 /// Log-probabilities of the tokens in this message or chunk.
@@ -106,11 +128,16 @@ impl ScoredToken {
 impl Delta {
     /// The first news of an answer.
     pub fn role() -> Self {
-        Self { role: Some("assistant"), content: Some(String::new()) }
+        Self { role: Some("assistant"), content: Some(String::new()), ..Self::default() }
     }
 
     /// More text.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { role: None, content: Some(text.into()) }
+        Self { content: Some(text.into()), ..Self::default() }
+    }
+
+    /// More thoughts.
+    pub fn reasoning(text: impl Into<String>) -> Self {
+        Self { reasoning_content: Some(text.into()), ..Self::default() }
     }
 }

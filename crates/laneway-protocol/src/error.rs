@@ -88,6 +88,13 @@ impl ApiError {
         Self::new(415, "invalid_request_error", Some("unsupported_media_type"), message)
     }
 
+    /// 415 for a compressed body that cannot be unpacked here.
+    pub fn unknown_coding(coding: &str) -> Self {
+        let shown: String = coding.chars().take(40).collect();
+        let message = format!("bodies may be encoded as gzip, deflate or zstd, not {shown}");
+        Self::new(415, "invalid_request_error", Some("unsupported_encoding"), message)
+    }
+
     /// 429 for a full queue.
     pub fn busy(retry_after_s: u32) -> Self {
         let message = "all lanes are busy and the queue is full; try again later";

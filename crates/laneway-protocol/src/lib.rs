@@ -5,6 +5,9 @@
 //! names the field at fault. Answers are built from the serialisable types in
 //! [`chat`], [`completion`] and [`models`].
 //!
+//! Decisions have one request type for two APIs: TypeSafe's System One, whose
+//! errors are its own ([`systemone`]), and OpenAI's ([`decisions`]).
+//!
 //! This crate does no I/O and knows no model: names are resolved, prompts
 //! tokenised and defaults applied by its callers.
 #![forbid(unsafe_code)]
@@ -12,16 +15,21 @@
 mod body;
 pub mod chat;
 pub mod completion;
+pub mod decisions;
 mod error;
+mod json;
 mod loose;
 pub mod models;
 mod prompt;
 mod settings;
+mod shape;
+pub mod systemone;
 mod turn;
 
 pub use error::{ApiError, ErrorBody, ErrorEnvelope};
 pub use prompt::Prompt;
 pub use settings::{Delivery, MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS, SamplingOptions, TurnSettings};
+pub use shape::{Loc, MAX_SHAPE_ERRORS, ShapeError};
 pub use turn::{ChatTurn, CompletionTurn, Message, Role};
 
 use serde::Serialize;

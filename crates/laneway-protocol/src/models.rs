@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+/// Names by which System One's clients ask for whatever decision model is served.
+pub const DECISION_ALIASES: [&str; 3] = ["jev-latest", "jev-preview", "openjev-latest"];
+
 /// The list of served models, in both shapes at once.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelList {

@@ -14,6 +14,7 @@ pub const MAX_CHOICES: usize = 32;
 const MAX_N: i128 = 8;
 const MAX_TOP_LOGPROBS: i128 = 20;
 const MAX_TOKENS: i128 = 1 << 24;
+const MAX_STEPS: i128 = 512;
 const MAX_TOP_K: i128 = i32::MAX as i128;
 
 /// How a turn is generated and delivered, valid in every field.
@@ -29,6 +30,12 @@ pub struct TurnSettings {
     /// `Some(k)` asks for the log-probability of each token and its `k` best rivals.
     pub top_logprobs: Option<u8>,
     pub delivery: Delivery,
+    /// Whether the model may think before it answers, where its template can say so; off unless asked for.
+    pub thinking: bool,
+    /// Whether a stream shows every revision of a canvas, as `x_laneway_draft` chunks.
+    pub drafts: bool,
+    /// Passes over a canvas at most, 1 to 512; `None` means the model's own number.
+    pub denoising_steps: Option<u32>,
 }
 
 /// Whether the answer comes in one piece.
@@ -77,6 +84,9 @@ pub(crate) fn validate(body: &mut Body, style: LogprobStyle) -> Result<TurnSetti
             LogprobStyle::Completion => completion_logprobs(body)?,
         },
         delivery: delivery(body),
+        thinking: thinking(body)?,
+        drafts: drafts(body)?,
+        denoising_steps: integer("x_laneway_steps", body.x_laneway_steps, 1..=MAX_STEPS)?.map(|steps| steps as u32),
     })
 }
 
@@ -204,6 +214,29 @@ fn delivery(body: &Body) -> Delivery {
     }
     let include_usage = body.stream_options.as_ref().and_then(|options| options.0.include_usage).unwrap_or(false);
     Delivery::Stream { include_usage }
+}
+
+/// `chat_template_kwargs.enable_thinking`, else whether `reasoning_effort` is anything but `none`.
+fn thinking(body: &Body) -> Result<bool, ApiError> {
+    let effort = match body.reasoning_effort.as_deref() {
+        None | Some("none") => false,
+        Some("minimal" | "low" | "medium" | "high" | "xhigh") => true,
+        Some(other) => {
+            let shown: String = other.chars().take(40).collect();
+            let message =
+                format!("`reasoning_effort` must be none, minimal, low, medium, high or xhigh, not `{shown}`");
+            return Err(ApiError::field("reasoning_effort", message));
+        }
+    };
+    Ok(body.chat_template_kwargs.as_ref().and_then(|options| options.0.enable_thinking).unwrap_or(effort))
+}
+
+fn drafts(body: &Body) -> Result<bool, ApiError> {
+    let wanted = body.x_laneway_drafts.unwrap_or(false);
+    if wanted && !body.stream.unwrap_or(false) {
+        return Err(ApiError::field("x_laneway_drafts", "`x_laneway_drafts` needs `stream` to be true"));
+    }
+    Ok(wanted)
 }
 
 /// Refuses what would change the answer: ignoring it in silence would be a wrong answer.

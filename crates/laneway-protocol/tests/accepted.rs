@@ -142,3 +142,17 @@ fn a_completion_counts_its_rivals_in_logprobs() {
     assert_eq!(completion(r#""a""#, r#","logprobs":0"#).settings.top_logprobs, Some(0));
     assert_eq!(completion(r#""a""#, "").settings.top_logprobs, None);
 }
+
+#[test]
+fn thoughts_drafts_and_passes_are_asked_for() {
+    let settings = chat("").settings;
+    assert_eq!((settings.thinking, settings.drafts, settings.denoising_steps), (false, false, None));
+    let asked = r#", "chat_template_kwargs": {"enable_thinking": true}, "x_laneway_steps": 12, "stream": true, "x_laneway_drafts": true"#;
+    let settings = chat(asked).settings;
+    assert_eq!((settings.thinking, settings.drafts, settings.denoising_steps), (true, true, Some(12)));
+    assert!(chat(r#", "reasoning_effort": "low""#).settings.thinking);
+    assert!(!chat(r#", "reasoning_effort": "none""#).settings.thinking);
+    assert!(
+        !chat(r#", "reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": false}"#).settings.thinking
+    );
+}

@@ -50,11 +50,11 @@ pub struct ModelArgs {
     #[arg(long, short, env = "LANEWAY_DEVICE")]
     pub device: Option<String>,
 
-    /// Answers that are generated at the same time [default: 4]
+    /// Answers that are generated at the same time [default: 4, and 1 for a model that revises a canvas]
     #[arg(long, env = "LANEWAY_LANES", value_name = "N")]
     pub lanes: Option<usize>,
 
-    /// Tokens that prompt and answer may have together [default: the model's own limit, at most 4096]
+    /// Tokens that prompt and answer may have together [default: the model's own limit, at most 8192]
     #[arg(long, env = "LANEWAY_CTX", value_name = "TOKENS")]
     pub ctx: Option<usize>,
 
@@ -79,6 +79,10 @@ pub struct ServeArgs {
     /// Key that clients must send as a bearer token
     #[arg(long, env = "LANEWAY_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub api_key: Option<String>,
+
+    /// Key for the routes under /debug/, which are closed without it
+    #[arg(long, env = "LANEWAY_ADMIN_KEY", hide_env_values = true, value_name = "KEY")]
+    pub admin_key: Option<String>,
 
     /// Origins whose pages may call the API, separated by commas; * allows all [default: none]
     #[arg(long, env = "LANEWAY_CORS", value_name = "ORIGIN", value_delimiter = ',')]

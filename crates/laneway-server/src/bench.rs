@@ -38,7 +38,7 @@ pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
     }
     let model = describe(weights.config());
     let file_bytes = weights.total_bytes();
-    let alone = ModelSettings { lanes: 1, ..settings.clone() };
+    let alone = ModelSettings { lanes: Some(1), ..settings.clone() };
     let mut engine = block_on(ModelEngine::open(&weights, &engine_settings(&alone, needed)))?;
     drop(weights);
     let load = start.elapsed();
@@ -158,6 +158,7 @@ async fn generate_once(engine: &mut ModelEngine, prompt: &[u32], generate: usize
             submissions: after.submissions - before.submissions,
             dispatches: after.dispatches - before.dispatches,
             readback_bytes: after.readback_bytes - before.readback_bytes,
+            head_multiply_adds: after.head_multiply_adds - before.head_multiply_adds,
         }),
     })
 }
@@ -168,12 +169,12 @@ async fn collect_token(engine: &mut ModelEngine) -> Result<()> {
 
 /// Consecutive tokens of lane 0 from position `at`, over pages 0, 1, 2 …
 fn plan(limits: &EngineLimits, tokens: &[Token], at: usize, samples: bool) -> StepPlan {
-    let row = |(index, &token): (usize, &Token)| Row { token, position: (at + index) as u32, lane: 0 };
+    let row = |(index, &token): (usize, &Token)| Row { token, position: (at + index) as u32, lane: 0, block: None };
     let pages = (at + tokens.len()).div_ceil(limits.page_positions) as u32;
     let mut tables = vec![Vec::new(); limits.lanes];
     tables[0] = (0..pages).collect();
     let samples = if samples { vec![tokens.len() as u32 - 1] } else { Vec::new() };
-    StepPlan { rows: tokens.iter().enumerate().map(row).collect(), tables, samples }
+    StepPlan { rows: tokens.iter().enumerate().map(row).collect(), tables, samples, ..StepPlan::default() }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -46,7 +46,7 @@ pub fn run(settings: &ModelSettings, args: &ChatArgs) -> Result<()> {
         return Err(anyhow!("{} has no tokenizer, so it cannot be talked to", text.name));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let host = Host::start(settings, &text, 1)?;
+    let host = Host::start(settings, &text, Some(1))?;
     eprintln!("loading {}", text.name);
     runtime.block_on(host.worker.preload(host.request.clone())).map_err(|reason| anyhow!("{reason}"))?;
     let opened = host.opened.try_recv();
@@ -92,6 +92,10 @@ impl Chat<'_> {
         };
         let continues = self.text.template.is_none();
         let detokenizer = if continues { Detokenizer::continuing(true) } else { Detokenizer::new(true) };
+        let mut decoder = TextDecoder::new(self.text.tokenizer.clone(), detokenizer, Vec::new());
+        if !continues {
+            decoder = decoder.with_channels();
+        }
         // Each answer of a conversation is drawn anew.
         self.sampling.seed = self.sampling.seed.wrapping_add(1);
         let mut handle = self.host.worker.submit(TurnRequest {
@@ -99,7 +103,7 @@ impl Chat<'_> {
             prompt,
             max_tokens: self.args.max_tokens,
             sampling: Sampling::new(self.sampling.clone())?,
-            decoder: Box::new(TextDecoder::new(self.text.tokenizer.clone(), detokenizer, Vec::new())),
+            decoder: Box::new(decoder),
             deadline_ms: None,
             source: Source::LocalChat,
         })?;
@@ -152,6 +156,10 @@ async fn show(handle: &mut TurnHandle, is_terminal: bool) -> Result<(String, Res
         };
         tokio::select! {
             event = handle.next() => match event {
+                Some(Event::Chunk { text, reasoning: true, .. }) if is_terminal => {
+                    print(&format!("\x1b[2m{text}\x1b[0m"))?;
+                }
+                Some(Event::Chunk { reasoning: true, .. }) => {}
                 Some(Event::Chunk { text, .. }) => {
                     print(&text)?;
                     answer += &text;

@@ -38,8 +38,9 @@ pub struct Host {
 
 impl Host {
     /// Starts the thread; the model is kept for as long as the process lives.
-    pub fn start(settings: &ModelSettings, text: &TextSide, queue_depth: usize) -> Result<Self> {
+    pub fn start(settings: &ModelSettings, text: &TextSide, queue_depth: Option<usize>) -> Result<Self> {
         let (sender, opened) = channel();
+        let queue_depth = queue_depth.unwrap_or_else(|| laneway_session::default_queue_depth(text.lanes));
         let config = ServiceConfig { queue_depth, idle_timeout_ms: u64::MAX, ..ServiceConfig::default() };
         let opener = move |key: &EngineKey, cancel: &Cancel| {
             let start = Instant::now();
@@ -54,7 +55,9 @@ impl Host {
             Ok(engine)
         };
         let worker = Worker::spawn("engine", config, opener)?;
-        let settings = engine_settings(settings, text.context_length);
+        let settings = ModelSettings { lanes: Some(text.lanes), ..settings.clone() };
+        let pool_positions = settings.pool_positions(text.lanes);
+        let settings = EngineSettings { pool_positions, ..engine_settings(&settings, text.context_length) };
         let request = Request { settings: EngineKey { path: text.path.clone(), settings }, idle_timeout_ms: None };
         Ok(Self { worker, request, opened })
     }
@@ -64,8 +67,9 @@ impl Host {
 pub fn engine_settings(settings: &ModelSettings, context_length: usize) -> EngineSettings {
     EngineSettings {
         device: settings.device.clone(),
-        lanes: settings.lanes,
+        lanes: settings.lanes.unwrap_or(1),
         context_length: Some(context_length),
+        pool_positions: None,
         threads: settings.threads,
     }
 }

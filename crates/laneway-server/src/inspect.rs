@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::Result;
-use laneway_files::{Array, LayerConfig, Value, Weights};
+use laneway_files::{Array, CanvasContext, DiffusionConfig, LayerConfig, Noise, Value, Weights};
 
 use crate::load::{describe, family_name};
 use crate::output::{bytes, print, table, thousands};
@@ -72,10 +72,23 @@ fn network(weights: &Weights) -> Vec<Vec<String>> {
     if config.per_layer_input > 0 {
         rows.push(row("per-layer inputs", format!("of width {}", config.per_layer_input)));
     }
-    if let Some(length) = config.canvas_length {
-        rows.push(row("canvas", format!("{length} positions")));
+    if let Some(diffusion) = &config.diffusion {
+        rows.push(row("canvas", canvas_text(diffusion)));
     }
     rows
+}
+
+fn canvas_text(diffusion: &DiffusionConfig) -> String {
+    let noise = match diffusion.noise {
+        Noise::Uniform => "any token where nothing is decided".to_owned(),
+        Noise::Masked { mask } => format!("token {mask} where nothing is decided"),
+    };
+    let context = match diffusion.context {
+        CanvasContext::Causal => "after a causal prompt",
+        CanvasContext::Blocks => "block after block",
+        CanvasContext::Whole => "together with the whole prompt",
+    };
+    format!("{} positions {context}, {noise}", diffusion.canvas_length)
 }
 
 fn layer_text(at: usize, layer: &LayerConfig) -> String {
@@ -154,9 +167,6 @@ fn tensors(weights: &Weights) -> Vec<Vec<String>> {
 fn verdict(weights: &Weights) -> Vec<Vec<String>> {
     let config = weights.config();
     let family = family_name(config.family);
-    if config.canvas_length.is_some() {
-        return vec![row("runs", format!("not yet: {family} files are read, but generating with them is not built"))];
-    }
     if let Err(error) = laneway_engine::check(weights) {
         return vec![row("runs", format!("not: {error}"))];
     }

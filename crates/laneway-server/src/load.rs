@@ -5,16 +5,21 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
+use laneway_decisions::Reader;
 use laneway_files::{Family, ModelConfig, Weights};
+use laneway_session::canvas::CanvasLimits;
 use laneway_text::{ChatTemplate, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::catalogue::{ENTRIES, Entry, Model};
 use crate::download::hexadecimal;
-use crate::pull;
+use crate::{decisions, pull};
 use crate::settings::ModelSettings;
 use crate::tokenizer::{self, Origin};
 use crate::usual::{UsualSampling, usual_sampling};
+
+/// Lanes of a model that predicts the next token.
+const DEFAULT_LANES: usize = 4;
 
 /// Everything about a model but its weights.
 pub struct TextSide {
@@ -30,6 +35,12 @@ pub struct TextSide {
     pub tokenizer: Arc<Tokenizer>,
     pub origin: Origin,
     pub template: Option<ChatTemplate>,
+    /// Answers at the same time.
+    pub lanes: usize,
+    /// How canvases are revised, by a model that has one.
+    pub canvas: Option<CanvasLimits>,
+    /// Plans the reads of decisions, or why there are none.
+    pub reader: Result<Arc<Reader>, String>,
     /// What is sampled with where a request does not say.
     pub usual: UsualSampling,
     /// Changes with the file's content, as far as its size and date tell.
@@ -56,6 +67,11 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
     let (tokenizer, origin) = tokenizer::of(&weights).with_context(named)?;
     let template =
         tokenizer::template(&weights, &tokenizer, entry.is_some_and(|entry| entry.is_base)).with_context(named)?;
+    let tokenizer = Arc::new(tokenizer);
+    let canvas = laneway_engine::canvas_limits(&weights);
+    let lanes = settings.lanes.unwrap_or(if canvas.is_some() { 1 } else { DEFAULT_LANES });
+    let parsed = || tokenizer::template(&weights, &tokenizer, entry.is_some_and(|entry| entry.is_base));
+    let reader = decisions::reader(&tokenizer, parsed().with_context(named)?, origin, canvas, lanes);
     let (size, created) = size_and_date(&path);
     let facts = format!("{} {} {size} {created} {}", env!("CARGO_PKG_VERSION"), path.display(), settings.device);
     let description = match (entry, weights.config().name.as_str()) {
@@ -69,9 +85,12 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
         description,
         created,
         context_length: settings.context_for(weights.config().context_length),
-        tokenizer: Arc::new(tokenizer),
+        tokenizer,
         origin,
         template,
+        lanes,
+        canvas,
+        reader,
         usual: usual_sampling(weights.config()),
         fingerprint: format!("fp_{}", &hexadecimal(&Sha256::digest(facts))[..12]),
         path,
@@ -96,6 +115,7 @@ pub fn describe(config: &ModelConfig) -> String {
 pub fn family_name(family: Family) -> &'static str {
     match family {
         Family::Llama => "Llama",
+        Family::Qwen3 => "Qwen3",
         Family::Gemma3 => "Gemma 3",
         Family::Gemma4 => "Gemma 4",
         Family::DiffusionGemma => "DiffusionGemma",

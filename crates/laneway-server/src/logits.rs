@@ -23,7 +23,7 @@ pub fn run(settings: &ModelSettings, args: &LogitsArgs) -> Result<()> {
     if let Some(id) = args.ids.iter().find(|&&id| id as usize >= vocab) {
         return Err(Usage(format!("id {id} is outside the vocabulary of {vocab}")).into());
     }
-    let alone = ModelSettings { lanes: 1, ..settings.clone() };
+    let alone = ModelSettings { lanes: Some(1), ..settings.clone() };
     let mut engine = block_on(ModelEngine::open(&weights, &engine_settings(&alone, args.ids.len())))?;
     drop(weights);
     let logits = block_on(engine.prefill_logits(&args.ids))?;

@@ -7,6 +7,7 @@ mod cache;
 mod catalogue;
 mod chat;
 mod chat_io;
+mod decisions;
 mod devices;
 mod download;
 mod host;

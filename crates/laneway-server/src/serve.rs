@@ -114,6 +114,8 @@ fn text_model(text: TextSide, host: &Host) -> TextModel {
         tokenizer: text.tokenizer,
         template: text.template,
         page_positions: PAGE_POSITIONS,
+        denoising: text.canvas.map(|canvas| canvas.denoising),
+        reader: text.reader,
         defaults: SamplingOptions {
             temperature: Some(text.usual.temperature),
             top_p: Some(text.usual.top_p),
@@ -127,6 +129,7 @@ fn text_model(text: TextSide, host: &Host) -> TextModel {
 fn options(settings: &ServeSettings) -> ApiOptions {
     ApiOptions {
         api_key: settings.api_key.clone(),
+        admin_key: settings.admin_key.clone(),
         cors_origins: settings.cors_origins.clone(),
         ..ApiOptions::default()
     }

@@ -11,8 +11,10 @@ use serde::Deserialize;
 use crate::args::{ChatArgs, ModelArgs, ServeArgs};
 use crate::catalogue;
 
-/// Positions of a sequence if nobody asks for another number: room for a conversation without surprising anyone's memory.
-const DEFAULT_CONTEXT: usize = 4096;
+/// Positions of a sequence if nobody asks for another number: room for a conversation, or for 255 options.
+const DEFAULT_CONTEXT: usize = 8192;
+/// Positions for each lane then, so that nobody's memory is surprised: a long sequence takes from what others leave.
+const DEFAULT_POOL_OF_LANE: usize = 4096;
 
 /// A mistake in what the user asked for, as opposed to something that failed.
 #[derive(Debug)]
@@ -38,6 +40,7 @@ pub struct Config {
     host: Option<String>,
     port: Option<u16>,
     api_key: Option<String>,
+    admin_key: Option<String>,
     cors: Option<Origins>,
     queue: Option<usize>,
 }
@@ -84,7 +87,8 @@ impl Config {
 pub struct ModelSettings {
     pub model: String,
     pub device: DeviceChoice,
-    pub lanes: usize,
+    /// None for what suits the model.
+    pub lanes: Option<usize>,
     pub context_length: Option<usize>,
     pub threads: Option<usize>,
 }
@@ -93,6 +97,11 @@ impl ModelSettings {
     /// The context for a model that was trained for `trained` positions.
     pub fn context_for(&self, trained: usize) -> usize {
         self.context_length.unwrap_or(DEFAULT_CONTEXT).min(trained).max(1)
+    }
+
+    /// Positions that all lanes share; none for a whole context for each.
+    pub fn pool_positions(&self, lanes: usize) -> Option<usize> {
+        self.context_length.is_none().then(|| lanes.saturating_mul(DEFAULT_POOL_OF_LANE))
     }
 }
 
@@ -104,7 +113,9 @@ pub struct ServeSettings {
     pub port: u16,
     pub api_key: Option<String>,
     pub cors_origins: Vec<String>,
-    pub queue_depth: usize,
+    /// None for a number that follows the lanes.
+    pub queue_depth: Option<usize>,
+    pub admin_key: Option<String>,
 }
 
 impl ModelArgs {
@@ -120,7 +131,7 @@ impl ModelArgs {
         Ok(ModelSettings {
             model: model.unwrap_or_else(|| catalogue::DEFAULT.to_owned()),
             device,
-            lanes: within("lanes", self.lanes.or(config.lanes), 256)?.unwrap_or(4),
+            lanes: within("lanes", self.lanes.or(config.lanes), 256)?,
             context_length: within("ctx", self.ctx.or(config.ctx), 1 << 24)?,
             threads: within("threads", self.threads.or(config.threads), 1024)?,
         })
@@ -134,6 +145,10 @@ impl ServeArgs {
         let api_key = self.api_key.clone().or_else(|| config.api_key.clone());
         if api_key.as_ref().is_some_and(|key| key.trim().is_empty()) {
             return Err(Usage("the API key is empty; leave it out to let everybody in".to_owned()).into());
+        }
+        let admin_key = self.admin_key.clone().or_else(|| config.admin_key.clone());
+        if admin_key.as_ref().is_some_and(|key| key.trim().is_empty()) {
+            return Err(Usage("the admin key is empty; leave it out to close the admin routes".to_owned()).into());
         }
         let from_file = config.cors.as_ref().map(|origins| match origins {
             Origins::One(origin) => vec![origin.clone()],
@@ -150,7 +165,8 @@ impl ServeArgs {
             port: self.port.or(config.port).unwrap_or(8000),
             api_key,
             cors_origins,
-            queue_depth: queue_depth.unwrap_or_else(|| laneway_session::default_queue_depth(model.lanes)),
+            queue_depth,
+            admin_key,
             model,
         })
     }
@@ -159,7 +175,7 @@ impl ServeArgs {
 impl ChatArgs {
     /// These options over those of the file; a terminal needs one lane.
     pub fn settings(&self, config: &Config) -> Result<ModelSettings> {
-        Ok(ModelSettings { lanes: 1, ..self.model.settings(config)? })
+        Ok(ModelSettings { lanes: Some(1), ..self.model.settings(config)? })
     }
 }
 
@@ -199,10 +215,10 @@ mod tests {
     fn flags_win_over_the_file_and_the_file_over_defaults() {
         let file = "port = 1234\nlanes = 2\ndevice = 0\ncors = 'https://a.org'";
         let read = settings(&["--port", "99", "--device", "cpu"], file).unwrap();
-        assert_eq!((read.port, read.model.lanes, read.model.device), (99, 2, DeviceChoice::Cpu));
+        assert_eq!((read.port, read.model.lanes, read.model.device), (99, Some(2), DeviceChoice::Cpu));
         assert_eq!((read.cors_origins, read.host.as_str()), (vec!["https://a.org".to_owned()], "127.0.0.1"));
         assert_eq!(settings(&[], file).unwrap().model.device, DeviceChoice::Index(0));
-        assert_eq!(settings(&[], "").unwrap().queue_depth, 32);
+        assert_eq!(settings(&[], "").unwrap().queue_depth, None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub fn usual_sampling(config: &ModelConfig) -> UsualSampling {
         Family::Llama if config.name.to_lowercase().contains("smollm") => {
             UsualSampling { temperature: 0.0, top_p: 1.0, top_k: 0 }
         }
+        Family::Qwen3 => UsualSampling { temperature: 0.6, top_p: 0.95, top_k: 20 },
         Family::Llama => UsualSampling { temperature: 0.6, top_p: 0.9, top_k: 0 },
         Family::Gemma3 | Family::Gemma4 | Family::DiffusionGemma => {
             UsualSampling { temperature: 1.0, top_p: 0.95, top_k: 64 }

@@ -3,9 +3,10 @@
 use std::future::Future;
 
 use crate::Sampling;
+use crate::canvas::{CanvasContext, CanvasLimits};
 
 /// What a loaded model offers to the scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineLimits {
     /// Turns that can run at the same time.
     pub lanes: usize,
@@ -19,6 +20,10 @@ pub struct EngineLimits {
     pub max_rows: usize,
     /// Steps that may be submitted and not yet collected: 1 on the cpu, 2 on a gpu.
     pub depth: usize,
+    /// Page tables beside those of the lanes: branches of a read that a step can have beyond the first. May be 0.
+    pub branches: usize,
+    /// How answers are written, by a model that revises a canvas; none for one that predicts the next token.
+    pub canvas: Option<CanvasLimits>,
 }
 
 /// An engine announced a limit that no turn can run under.
@@ -32,7 +37,9 @@ pub struct InvalidLimits {
 }
 
 impl EngineLimits {
-    /// Refuses limits that are zero or do not fit the 32-bit numbers of a [`StepPlan`].
+    /// Refuses limits that are zero or do not fit the 32-bit numbers of a [`StepPlan`], and canvases that cannot work:
+    /// longer than a step or the context, of an empty vocabulary, shifted where the row before is in another step, or
+    /// conditioned where the prompt is part of the block.
     pub fn validate(self) -> Result<Self, InvalidLimits> {
         let fields = [
             ("lanes", self.lanes),
@@ -47,12 +54,42 @@ impl EngineLimits {
                 return Err(InvalidLimits { field, value });
             }
         }
-        Ok(self)
+        if u32::try_from(self.lanes.saturating_add(self.branches)).is_err() {
+            return Err(InvalidLimits { field: "branches", value: self.branches });
+        }
+        let fault = self.canvas.and_then(|canvas| canvas.fault(self.max_rows, self.turn_positions()));
+        fault.map_or(Ok(self), |(field, value)| Err(InvalidLimits { field, value }))
     }
 
-    /// Positions one turn can have at most: the context, or all pages if those are fewer.
+    /// Positions one turn can have at most: the context, or all pages if those are fewer, or all rows of a step where
+    /// every pass goes over the whole sequence.
     pub fn turn_positions(&self) -> usize {
-        self.context_length.min(self.pages.saturating_mul(self.page_positions))
+        let positions = self.context_length.min(self.pages.saturating_mul(self.page_positions));
+        match self.canvas {
+            Some(CanvasLimits { context: CanvasContext::Whole, .. }) => positions.min(self.max_rows),
+            _ => positions,
+        }
+    }
+
+    /// Tokens an answer to a prompt can have at most; a canvas is there as a whole or not at all.
+    pub fn answer_room(&self, prompt: usize) -> usize {
+        let limit = self.turn_positions();
+        let end = self.canvas.map_or(limit, |canvas| {
+            let start = canvas.start(prompt);
+            let length = canvas.length.max(1);
+            start.saturating_add(limit.saturating_sub(start) / length * length)
+        });
+        end.saturating_sub(prompt)
+    }
+
+    /// Leading tokens of a sequence that are encoded before anything is decoded, revised or read.
+    pub(crate) fn encoded(&self, tokens: usize) -> usize {
+        self.canvas.map_or(tokens, |canvas| canvas.encoded(tokens))
+    }
+
+    /// Positions whose K/V can only be kept or lost together.
+    pub(crate) fn grain(&self) -> usize {
+        self.canvas.map_or(1, |canvas| canvas.grain())
     }
 }
 
@@ -72,19 +109,98 @@ pub struct Row {
     pub token: Token,
     /// Its position in the lane's sequence; K/V is written there.
     pub position: u32,
-    /// The lane.
+    /// The lane, or `lanes + n` for the `n`th further branch of a read.
     pub lane: usize,
+    /// The block it belongs to; none for a row that sees itself and what comes before it.
+    pub block: Option<Block>,
+}
+
+/// Consecutive positions of a lane that see each other in both directions; all its rows are in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// First position.
+    pub start: u32,
+    /// Number of positions.
+    pub len: u32,
+    /// Whether the rows read what the last step with drafts of this lane's block predicted.
+    pub is_conditioned: bool,
+}
+
+/// How the rows of a step are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pass {
+    /// Tokens that are final.
+    #[default]
+    Encode,
+    /// A canvas that is being revised.
+    Denoise,
+}
+
+/// Makes page `to` equal to page `from`, for a branch that goes on from a partly filled page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCopy {
+    /// The page to read.
+    pub from: u32,
+    /// The page to overwrite.
+    pub to: u32,
+}
+
+/// A row of which single logits are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelRow {
+    /// Index into the rows.
+    pub row: u32,
+    /// The tokens.
+    pub tokens: Vec<u32>,
+}
+
+/// A row whose distribution over the vocabulary is wanted in short.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draft {
+    /// Index into the rows.
+    pub row: u32,
+    /// Divides the logits, over 0.
+    pub temperature: f32,
+    /// Picks the candidate: the first token whose cumulative probability reaches it; 0 to 1.
+    pub draw: f32,
 }
 
 /// The work of one step: rows of a lane are adjacent, with consecutive positions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+///
+/// A step either samples tokens, reads labels, or drafts a canvas.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepPlan {
+    /// Copies to make before anything is computed.
+    pub copies: Vec<PageCopy>,
+    /// How all rows are run.
+    pub pass: Pass,
     /// The rows, at most `max_rows`.
     pub rows: Vec<Row>,
-    /// Page table of every lane up to its last row; empty for lanes without rows.
+    /// Page table of every lane, and of every branch after them, up to its last row; empty for those without rows.
     pub tables: Vec<Vec<u32>>,
     /// Indices of rows whose logits are sampled, ascending, at most one a lane.
     pub samples: Vec<u32>,
+    /// Rows of which single logits are wanted, ascending.
+    pub labels: Vec<LabelRow>,
+    /// Rows whose distributions are wanted in short, ascending.
+    pub drafts: Vec<Draft>,
+}
+
+/// One row's distribution over the vocabulary in short; natural logs, after division by the temperature.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drafted {
+    /// The likeliest token, the lowest on ties.
+    pub argmax: u32,
+    /// Its log probability.
+    pub argmax_logprob: f32,
+    /// Log probability of the second likeliest.
+    pub second_logprob: f32,
+    /// Entropy in nats.
+    pub entropy: f32,
+    /// The token that the draw picked.
+    pub sampled: u32,
+    /// Its log probability.
+    pub sampled_logprob: f32,
 }
 
 /// A token that the engine sampled.
@@ -105,6 +221,10 @@ pub struct Sampled {
 pub struct StepOutcome {
     /// One entry for each of [`StepPlan::samples`], in that order.
     pub sampled: Vec<Sampled>,
+    /// For each of [`StepPlan::labels`] the logits of its tokens.
+    pub labels: Vec<Vec<f32>>,
+    /// One entry for each of [`StepPlan::drafts`].
+    pub drafts: Vec<Drafted>,
 }
 
 /// A failure of the engine.

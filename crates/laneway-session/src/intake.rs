@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::metrics::Metrics;
-use crate::outlet::Outlet;
-use crate::turn::{Event, Turn};
+use crate::outlet::{Outlet, ReadOutlet};
+use crate::read::Read;
+use crate::turn::{Event, Source, Turn};
 
-/// Why a turn was not taken.
+/// Why a turn or read was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many turns wait as may.
+    /// As many turns and reads wait as may.
     #[error("the queue is full ({depth} turns)")]
     QueueFull {
         /// Turns that may wait.
@@ -26,7 +27,7 @@ pub fn default_queue_depth(lanes: usize) -> usize {
     lanes.saturating_mul(8).clamp(16, 256)
 }
 
-/// Takes turns into the queue; clones share it.
+/// Takes turns and reads into the queue; clones share it.
 #[derive(Clone, Debug)]
 pub struct Intake {
     metrics: Arc<Metrics>,
@@ -34,35 +35,50 @@ pub struct Intake {
     open: Arc<AtomicBool>,
 }
 
-/// A turn with its place in the queue; dropping it gives the place back.
-pub struct Ticket {
-    turn: Turn,
-    outlet: Outlet,
+/// A turn or read with its place in the queue; dropping it gives the place back.
+pub struct Ticket(pub(crate) Work);
+
+pub(crate) enum Work {
+    Turn(Box<Turn>, Outlet),
+    Read(Box<Read>, ReadOutlet),
 }
 
 impl Intake {
-    /// An open queue for `depth` waiting turns.
+    /// An open queue for `depth` waiting turns and reads.
     pub fn new(depth: usize) -> Self {
         Self { metrics: Arc::default(), depth, open: Arc::new(AtomicBool::new(true)) }
     }
 
     /// Reserves a place for the turn, or counts it as rejected.
     pub fn admit(&self, mut turn: Turn) -> Result<Ticket, SubmitError> {
-        let open = self.is_open();
-        if !self.metrics.enqueue(turn.source, if open { self.depth } else { 0 }) {
-            return Err(if open { SubmitError::QueueFull { depth: self.depth } } else { SubmitError::Stopped });
-        }
+        self.reserve(turn.source)?;
         let events = std::mem::replace(&mut turn.events, Box::new(|_: Event| {}));
         let outlet = Outlet::new(events, self.metrics.clone(), turn.source);
-        Ok(Ticket { turn, outlet })
+        Ok(Ticket(Work::Turn(Box::new(turn), outlet)))
     }
 
-    /// Takes no more turns.
+    /// Reserves a place for the read, or counts it as rejected.
+    pub fn admit_read(&self, mut read: Read) -> Result<Ticket, SubmitError> {
+        self.reserve(read.source)?;
+        let answer = std::mem::replace(&mut read.answer, Box::new(|_| {}));
+        let outlet = ReadOutlet::new(answer, self.metrics.clone(), read.source);
+        Ok(Ticket(Work::Read(Box::new(read), outlet)))
+    }
+
+    fn reserve(&self, source: Source) -> Result<(), SubmitError> {
+        let open = self.is_open();
+        if self.metrics.enqueue(source, if open { self.depth } else { 0 }) {
+            return Ok(());
+        }
+        Err(if open { SubmitError::QueueFull { depth: self.depth } } else { SubmitError::Stopped })
+    }
+
+    /// Takes no more turns and reads.
     pub fn close(&self) {
         self.open.store(false, Ordering::Release);
     }
 
-    /// Whether turns are taken.
+    /// Whether turns and reads are taken.
     pub fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire)
     }
@@ -70,12 +86,6 @@ impl Intake {
     /// The figures of the service behind this queue.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
-    }
-}
-
-impl Ticket {
-    pub(crate) fn open(self) -> (Turn, Outlet) {
-        (self.turn, self.outlet)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Lanes: which pages each holds, which tokens those pages contain, and who may use them next.
 
 use crate::EngineLimits;
+use crate::engine::PageCopy;
 use crate::pages::{Page, PagePool};
 
 /// Counts of lanes and pages at one moment.
@@ -28,6 +29,24 @@ pub(crate) struct Claim {
     pub cached: usize,
 }
 
+/// Pages of a branch that goes on from a lane's first positions.
+#[derive(Debug)]
+#[must_use = "a dropped fork leaks its pages"]
+pub(crate) struct Fork {
+    /// The page table it takes.
+    pub slot: usize,
+    pages: Vec<Page>,
+    /// Still to make before the first step.
+    pub copy: Option<PageCopy>,
+}
+
+impl Fork {
+    /// The page table for the first `positions` positions.
+    pub fn table(&self, positions: usize, page_positions: usize) -> Vec<u32> {
+        self.pages.iter().take(positions.div_ceil(page_positions)).map(Page::index).collect()
+    }
+}
+
 #[derive(Debug, Default)]
 struct Lane {
     active: bool,
@@ -43,6 +62,10 @@ pub(crate) struct Lanes {
     lanes: Vec<Lane>,
     pool: PagePool,
     page_positions: usize,
+    /// Positions whose K/V can only be reused together.
+    grain: usize,
+    /// Page tables beside those of lanes that no branch has.
+    slots: Vec<usize>,
     high_water: usize,
     tick: u64,
 }
@@ -53,6 +76,8 @@ impl Lanes {
             lanes: (0..limits.lanes).map(|_| Lane::default()).collect(),
             pool: PagePool::new(limits.pages),
             page_positions: limits.page_positions,
+            grain: limits.grain(),
+            slots: (limits.lanes..limits.lanes + limits.branches).rev().collect(),
             high_water: 0,
             tick: 0,
         }
@@ -60,12 +85,12 @@ impl Lanes {
 
     /// Claims a lane and pages for `positions` together, or changes nothing.
     ///
-    /// K/V of a common token prefix is reused, so that at least one token is left to compute.
-    pub fn claim(&mut self, tokens: &[u32], positions: usize) -> Option<Claim> {
+    /// K/V of a common prefix of at most `reusable` tokens is reused.
+    pub fn claim(&mut self, tokens: &[u32], reusable: usize, positions: usize) -> Option<Claim> {
         if self.lanes.iter().all(|lane| lane.active) {
             return None;
         }
-        let source = self.longest_prefix(tokens);
+        let source = self.longest_prefix(&tokens[..reusable.min(tokens.len())]);
         let lane = self.choose(source)?;
         let cached = source.map_or(0, |(from, common)| self.reusable(from, common, lane));
         let mut pages = self.share(source.map_or(lane, |(from, _)| from), cached);
@@ -130,6 +155,31 @@ impl Lanes {
         cleared.pages.into_iter().for_each(|page| self.pool.release(page));
     }
 
+    /// Pages for a branch that shares the lane's first `shared` positions and has its own up to `end`: from free ones
+    /// only, so that it costs no conversation its state.
+    ///
+    /// A partly filled page is copied: its rest differs from branch to branch.
+    pub fn fork(&mut self, lane: usize, shared: usize, end: usize) -> Option<Fork> {
+        let whole = shared / self.page_positions;
+        let own = self.pages_for(end).saturating_sub(whole);
+        if self.pool.available() < own {
+            return None;
+        }
+        let slot = self.slots.pop()?;
+        let source = &self.lanes[lane].pages;
+        let mut pages: Vec<Page> = source[..whole].iter().map(|page| self.pool.retain(page)).collect();
+        pages.extend((0..own).map(|_| self.pool.alloc().expect("enough pages are free")));
+        let is_partial = !shared.is_multiple_of(self.page_positions);
+        let copy = is_partial.then(|| PageCopy { from: source[whole].index(), to: pages[whole].index() });
+        Some(Fork { slot, pages, copy })
+    }
+
+    /// Ends a branch; no step may touch it any more.
+    pub fn join(&mut self, fork: Fork) {
+        self.slots.push(fork.slot);
+        fork.pages.into_iter().for_each(|page| self.pool.release(page));
+    }
+
     pub fn stats(&self) -> LaneStats {
         let used = &self.lanes[..self.high_water];
         let active = used.iter().filter(|lane| lane.active).count();
@@ -150,12 +200,11 @@ impl Lanes {
 
     /// The lane, active or not, whose timeline has most leading tokens in common.
     fn longest_prefix(&self, tokens: &[u32]) -> Option<(usize, usize)> {
-        let bound = tokens.len().saturating_sub(1);
         self.lanes
             .iter()
             .enumerate()
             .map(|(index, lane)| {
-                let pairs = lane.timeline.iter().zip(&tokens[..bound]);
+                let pairs = lane.timeline.iter().zip(tokens);
                 (index, pairs.take_while(|(a, b)| a == b).count())
             })
             .filter(|&(_, common)| common > 0)
@@ -180,12 +229,20 @@ impl Lanes {
         })
     }
 
-    /// Common tokens that can stay: whole pages, and a partly used one that nobody else reads.
+    /// Common tokens that can stay, in whole grains: those in whole pages, and in a partly used one that nobody else
+    /// reads.
     fn reusable(&self, from: usize, common: usize, lane: usize) -> usize {
-        let whole = common - common % self.page_positions;
-        let partial = self.lanes[from].pages.get(whole / self.page_positions);
+        let common = common - common % self.grain;
+        let partial = self.lanes[from].pages.get(common / self.page_positions);
         let owned = partial.is_some_and(|page| self.pool.references(page) == 1);
-        if from == lane && owned { common } else { whole }
+        if from == lane && owned {
+            return common;
+        }
+        let mut whole = common - common % self.page_positions;
+        while !whole.is_multiple_of(self.grain) {
+            whole -= self.page_positions;
+        }
+        whole
     }
 
     fn share(&mut self, from: usize, positions: usize) -> Vec<Page> {
@@ -229,12 +286,26 @@ mod tests {
     use super::*;
 
     fn lanes(lanes: usize, pages: usize) -> Lanes {
-        Lanes::new(&EngineLimits { lanes, pages, page_positions: 4, context_length: 64, max_rows: 8, depth: 1 })
+        Lanes::new(&EngineLimits {
+            lanes,
+            pages,
+            page_positions: 4,
+            context_length: 64,
+            max_rows: 8,
+            depth: 1,
+            branches: 2,
+            canvas: None,
+        })
+    }
+
+    /// A claim that leaves a token to compute.
+    fn claim(lanes: &mut Lanes, tokens: &[u32], positions: usize) -> Option<Claim> {
+        lanes.claim(tokens, tokens.len() - 1, positions)
     }
 
     /// Runs a turn that writes `tokens` and ends.
     fn turn(lanes: &mut Lanes, tokens: &[u32]) -> Claim {
-        let claim = lanes.claim(tokens, tokens.len()).unwrap();
+        let claim = claim(lanes, tokens, tokens.len()).unwrap();
         lanes.commit(claim.lane, &tokens[claim.cached..]);
         lanes.park(claim.lane);
         claim
@@ -274,16 +345,16 @@ mod tests {
     fn a_page_that_another_lane_reads_is_not_written_again() {
         let mut lanes = lanes(2, 30);
         turn(&mut lanes, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-        let active = lanes.claim(&[1, 2, 3, 4, 5, 6, 7, 8, 70], 12).unwrap();
+        let active = claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 7, 8, 70], 12).unwrap();
         assert_eq!(active, Claim { lane: 0, cached: 8 });
         lanes.commit(0, &[70]);
-        let shared = lanes.claim(&[1, 2, 3, 4, 5, 6, 7, 8, 80], 12).unwrap();
+        let shared = claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 7, 8, 80], 12).unwrap();
         assert_eq!(shared, Claim { lane: 1, cached: 8 });
         assert_eq!(lanes.table(0, 8), lanes.table(1, 8));
         assert_ne!(lanes.table(0, 9)[2], lanes.table(1, 9)[2]);
         lanes.park(0);
         // Six tokens agree, but the second page is shared with lane 1.
-        assert_eq!(lanes.claim(&[1, 2, 3, 4, 5, 6, 60], 7), Some(Claim { lane: 0, cached: 4 }));
+        assert_eq!(claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 60], 7), Some(Claim { lane: 0, cached: 4 }));
         assert_eq!(lanes.table(0, 4), lanes.table(1, 4));
         assert_ne!(lanes.table(0, 8)[1], lanes.table(1, 8)[1]);
     }
@@ -293,11 +364,11 @@ mod tests {
     fn a_claim_that_does_not_fit_changes_nothing() {
         let mut lanes = lanes(3, 6);
         turn(&mut lanes, &[1, 2, 3, 4, 5]);
-        lanes.claim(&[9; 8], 12).unwrap();
+        claim(&mut lanes, &[9; 8], 12).unwrap();
         let before = lanes.stats();
-        assert_eq!(lanes.claim(&[1, 2, 3, 4, 5, 6], 16), None);
+        assert_eq!(claim(&mut lanes, &[1, 2, 3, 4, 5, 6], 16), None);
         assert_eq!(lanes.stats(), before);
-        assert_eq!(lanes.claim(&[1, 2, 3, 4, 5, 6], 8), Some(Claim { lane: 0, cached: 5 }));
+        assert_eq!(claim(&mut lanes, &[1, 2, 3, 4, 5, 6], 8), Some(Claim { lane: 0, cached: 5 }));
     }
 
     #[test]
@@ -305,7 +376,7 @@ mod tests {
         let mut lanes = lanes(3, 6);
         turn(&mut lanes, &[1, 1, 1, 1, 1, 1, 1, 1]);
         turn(&mut lanes, &[2, 2, 2, 2, 2, 2, 2, 2]);
-        lanes.claim(&[3; 10], 12).unwrap();
+        claim(&mut lanes, &[3; 10], 12).unwrap();
         assert_eq!((lanes.written(0), lanes.written(1)), (4, 8));
         assert_eq!(lanes.stats().pages_used, 6);
         assert!(lanes.grow(2, 12) && lanes.grow(2, 23));
@@ -322,8 +393,8 @@ mod tests {
         lanes.clear(0);
         assert_eq!(turn(&mut lanes, &[3, 4]).lane, 0);
         assert_eq!(lanes.stats().high_water, 1);
-        lanes.claim(&[5], 1).unwrap();
-        lanes.claim(&[6], 1).unwrap();
-        assert_eq!(lanes.claim(&[7], 1), None);
+        claim(&mut lanes, &[5], 1).unwrap();
+        claim(&mut lanes, &[6], 1).unwrap();
+        assert_eq!(claim(&mut lanes, &[7], 1), None);
     }
 }

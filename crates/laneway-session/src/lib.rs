@@ -3,12 +3,17 @@
 //!
 //! A state machine without GPU, threads, clock, executor, tensors and tokenizer. A driver asks
 //! [`Service::plan`] what to do, does it on an [`Engine`], and reports through [`Service::commit`].
-//! Turns start in the order in which they were submitted. Turns for the loaded model run together,
-//! one a lane; a turn for another model starts when those before it have ended.
+//! Turns and reads start in the order in which they were submitted. Those for the loaded model run together,
+//! one a lane; one for another model starts when those before it have ended.
+//!
+//! A turn is answered token after token, or canvas after canvas where the model revises one. A read yields
+//! distributions and leaves nothing behind but its prompt.
 
 #![forbid(unsafe_code)]
 
 mod action;
+pub mod canvas;
+pub mod denoise;
 mod engine;
 pub mod fake;
 mod intake;
@@ -16,18 +21,27 @@ mod lanes;
 mod metrics;
 mod outlet;
 mod pages;
+mod random;
+mod read;
+mod reading;
 mod run;
 mod sampling;
 mod scheduler;
 mod service;
+mod task;
 mod turn;
 
 pub use action::{Action, EngineCall, Outcome};
-pub use engine::{Engine, EngineError, EngineLimits, InvalidLimits, Row, Sampled, StepOutcome, StepPlan, Token};
+pub use engine::{
+    Block, Draft, Drafted, Engine, EngineError, EngineLimits, InvalidLimits, LabelRow, PageCopy, Pass, Row, Sampled,
+    StepOutcome, StepPlan, Token,
+};
 pub use intake::{Intake, SubmitError, Ticket, default_queue_depth};
 pub use lanes::LaneStats;
-pub use metrics::{Counts, Metrics, ModelState, Snapshot, TurnRecord};
+pub use metrics::{Counts, Metrics, ModelState, ReadRecord, Snapshot, TurnRecord};
 pub use pages::{Page, PagePool};
+pub use random::SplitMix64;
+pub use read::{Branch, BranchKind, Read, ReadAnswer, Slot, systemone_runnable};
 pub use sampling::{InvalidSampling, Sampling, SamplingOptions};
 pub use service::{Loaded, Request, Service, ServiceConfig};
 pub use turn::{

@@ -8,7 +8,7 @@ use crate::{LaneStats, Source};
 /// Finished turns kept for the reader of [`Metrics::drain_records`].
 const RECORDS: usize = 1024;
 
-/// What happened to the turns of one source: `queued = started + waiting + rejected` and
+/// What happened to the turns and reads of one source: `queued = started + waiting + rejected` and
 /// `started = finished + failed + running`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -33,6 +33,14 @@ impl Counts {
     /// Turns taken from the queue and not ended.
     pub fn running(&self) -> u64 {
         self.started - self.finished - self.failed
+    }
+
+    fn end(&mut self, ok: bool) {
+        if ok {
+            self.finished += 1;
+        } else {
+            self.failed += 1;
+        }
     }
 }
 
@@ -71,17 +79,21 @@ pub struct Snapshot {
     pub load_ms: u64,
     /// Steps collected from the engine.
     pub steps: u64,
+    /// Reads that were answered.
+    pub reads: u64,
+    /// Passes over canvases of turns.
+    pub passes: u64,
     /// Turns sent back to the queue for want of pages.
     pub preempted: u64,
-    /// Prompt tokens of admitted turns.
+    /// Prompt tokens of admitted turns and reads.
     pub prompt_tokens: u64,
     /// Prompt tokens whose K/V was reused.
     pub cached_tokens: u64,
     /// Tokens sampled.
     pub completion_tokens: u64,
-    /// Time from admission to the first token, over all turns.
+    /// Time from admission to the first token or the first pass over a canvas, over all turns.
     pub prefill_ms: u64,
-    /// Time from the first token to the end, over all turns.
+    /// Time from there to the end, over all turns.
     pub decode_ms: u64,
     /// Positions written, as last reported by a turn.
     pub context_used: usize,
@@ -133,10 +145,29 @@ pub struct TurnRecord {
     pub queue_ms: u64,
     /// From submission to the first token; none if there was none.
     pub ttft_ms: Option<u64>,
-    /// From admission to the first token.
+    /// From admission to the first token, or to the first pass over a canvas.
     pub prefill_ms: u64,
-    /// From the first token to the end.
+    /// From there to the end.
     pub decode_ms: u64,
+}
+
+/// Raw numbers of one ended read, for histograms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadRecord {
+    /// Where it came from.
+    pub source: Source,
+    /// Whether it has an answer.
+    pub ok: bool,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Prompt tokens whose K/V was reused.
+    pub cached_tokens: usize,
+    /// Tokens computed, prompt and branches, all passes.
+    pub computed_tokens: usize,
+    /// From submission to start.
+    pub queue_ms: u64,
+    /// From start to end.
+    pub read_ms: u64,
 }
 
 /// The figures of one service; the lock is held for single updates only, never during inference.
@@ -147,6 +178,7 @@ pub struct Metrics(Mutex<State>);
 struct State {
     snapshot: Snapshot,
     records: VecDeque<TurnRecord>,
+    reads: VecDeque<ReadRecord>,
 }
 
 impl Metrics {
@@ -160,7 +192,12 @@ impl Metrics {
         self.lock().records.drain(..).collect()
     }
 
-    /// Counts a turn as queued, or as rejected if `depth` turns wait already.
+    /// The reads that ended since the last call; the oldest are dropped when nobody calls.
+    pub fn drain_reads(&self) -> Vec<ReadRecord> {
+        self.lock().reads.drain(..).collect()
+    }
+
+    /// Counts a turn or read as queued, or as rejected if `depth` turns wait already.
     pub(crate) fn enqueue(&self, source: Source, depth: usize) -> bool {
         let snapshot = &mut self.lock().snapshot;
         let fits = snapshot.total().waiting() < depth as u64;
@@ -180,18 +217,17 @@ impl Metrics {
 
     pub(crate) fn end(&self, record: TurnRecord) {
         let state = &mut *self.lock();
-        let counts = state.snapshot.counts(record.source);
-        if record.ok {
-            counts.finished += 1;
-        } else {
-            counts.failed += 1;
-        }
+        state.snapshot.counts(record.source).end(record.ok);
         state.snapshot.prefill_ms += record.prefill_ms;
         state.snapshot.decode_ms += record.decode_ms;
-        if state.records.len() == RECORDS {
-            state.records.pop_front();
-        }
-        state.records.push_back(record);
+        push(&mut state.records, record);
+    }
+
+    pub(crate) fn end_read(&self, record: ReadRecord) {
+        let state = &mut *self.lock();
+        state.snapshot.counts(record.source).end(record.ok);
+        state.snapshot.reads += u64::from(record.ok);
+        push(&mut state.reads, record);
     }
 
     pub(crate) fn update(&self, change: impl FnOnce(&mut Snapshot)) {
@@ -201,6 +237,13 @@ impl Metrics {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn push<T>(records: &mut VecDeque<T>, record: T) {
+    if records.len() == RECORDS {
+        records.pop_front();
+    }
+    records.push_back(record);
 }
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! A turn on its way: its tokens, its text side and its clock.
 
-use crate::engine::Sampled;
+mod canvas;
+
+use crate::canvas::Denoising;
+use crate::denoise::Canvas;
 use crate::metrics::TurnRecord;
 use crate::outlet::Outlet;
+use crate::random::SplitMix64;
 use crate::turn::{Cancel, Decoder, Event, Finish, FinishReason, StopReason, TokenLogprob, Turn, TurnError};
-use crate::{Sampling, intake::Ticket};
+use crate::{EngineLimits, Sampling};
 
 pub(crate) struct Run {
     outlet: Outlet,
@@ -15,9 +19,17 @@ pub(crate) struct Run {
     pub tokens: Vec<u32>,
     prompt_tokens: usize,
     max_tokens: Option<usize>,
-    deadline_at: Option<u64>,
+    pub deadline_at: Option<u64>,
     /// Positions the turn can have; known after admission.
     limit: usize,
+    /// Tokens the answer can have; known after admission.
+    budget: usize,
+    denoising: Option<Denoising>,
+    wants_drafts: bool,
+    /// Where the draws of the next canvas begin.
+    rng: SplitMix64,
+    /// The canvas under revision.
+    canvas: Option<Canvas>,
     cached: usize,
     clock: Clock,
     /// Position and time of the first progress report after admission.
@@ -32,14 +44,19 @@ struct Clock {
     submitted: u64,
     started: Option<u64>,
     admitted: Option<u64>,
+    /// When the first token was known, or the first pass over a canvas began.
+    prefilled: Option<u64>,
     first_token: Option<u64>,
 }
 
 impl Run {
-    pub fn new(now: u64, ticket: Ticket) -> Self {
-        let (turn, outlet) = ticket.open();
-        let Turn { prompt, max_tokens, sampling, decoder, cancel, deadline_ms, .. } = turn;
+    pub fn new(now: u64, turn: Turn, outlet: Outlet) -> Self {
+        let Turn { prompt, max_tokens, sampling, decoder, cancel, deadline_ms, denoising, wants_drafts, .. } = turn;
         Self {
+            rng: SplitMix64::new(sampling.seed),
+            canvas: None,
+            denoising,
+            wants_drafts,
             outlet,
             decoder,
             sampling,
@@ -49,6 +66,7 @@ impl Run {
             max_tokens,
             deadline_at: deadline_ms.map(|ms| now.saturating_add(ms)),
             limit: 0,
+            budget: 0,
             cached: 0,
             clock: Clock { submitted: now, ..Clock::default() },
             baseline: (0, now),
@@ -70,32 +88,32 @@ impl Run {
         }
     }
 
-    /// Why the turn must not go on, if so.
-    pub fn interrupted(&self, now: u64) -> Option<TurnError> {
-        if self.cancel.is_cancelled() {
-            return Some(TurnError::Cancelled);
-        }
-        self.deadline_at.is_some_and(|at| now >= at).then_some(TurnError::DeadlineExceeded)
-    }
-
-    /// Why the turn can never run under a limit of positions, if so.
-    pub fn refused(&self, limit: usize) -> Option<TurnError> {
+    /// Why the turn can never run on an engine, if so.
+    pub fn refused(&self, limits: &EngineLimits) -> Option<TurnError> {
         match self.prompt_tokens {
             0 => Some(TurnError::EmptyPrompt),
-            prompt if prompt >= limit => Some(TurnError::ContextExceeded { prompt, limit }),
+            prompt if limits.answer_room(prompt) == 0 => {
+                Some(TurnError::ContextExceeded { prompt, limit: limits.turn_positions() })
+            }
             _ => None,
         }
     }
 
-    /// Positions to claim pages for when at most `new_tokens` of the tokens to come are provided for.
-    pub fn reservation(&self, limit: usize, new_tokens: usize) -> usize {
-        let left = self.budget(limit).saturating_sub(self.completion_tokens());
-        self.tokens.len().saturating_add(left.min(new_tokens)).min(limit)
+    /// Positions to claim pages for when at most `new_tokens` of the tokens to come are provided for: those, or the
+    /// first canvas.
+    pub fn reservation(&self, limits: &EngineLimits, new_tokens: usize) -> usize {
+        let left = self.budget(limits).saturating_sub(self.completion_tokens());
+        match limits.canvas {
+            Some(canvas) if left == 0 => canvas.encoded(self.tokens.len()),
+            Some(canvas) => canvas.start(self.tokens.len()) + canvas.length,
+            None => self.tokens.len().saturating_add(left.min(new_tokens)).min(limits.turn_positions()),
+        }
     }
 
     /// The turn got a lane that holds `cached` of its tokens.
-    pub fn admitted(&mut self, now: u64, limit: usize, cached: usize) {
-        self.limit = limit;
+    pub fn admitted(&mut self, now: u64, limits: &EngineLimits, cached: usize) {
+        self.limit = limits.turn_positions();
+        self.budget = self.budget(limits);
         self.baseline = (cached, now);
         if self.clock.admitted.is_none() {
             self.clock.admitted = Some(now);
@@ -111,9 +129,9 @@ impl Run {
 
     /// Reports how many positions are written.
     pub fn progress(&mut self, now: u64, used: usize) {
-        let generating = self.clock.first_token.is_some() && used >= self.tokens.len() - 1;
-        let speed = if generating {
-            let since = self.clock.first_token.unwrap_or(now);
+        let prefilled = self.clock.prefilled.filter(|_| used >= self.tokens.len() - 1);
+        let generating = prefilled.is_some();
+        let speed = if let Some(since) = prefilled {
             per_second(self.completion_tokens(), now.saturating_sub(since))
         } else {
             let (from, since) = self.baseline;
@@ -134,19 +152,20 @@ impl Run {
 
     /// Whether another token may be sampled while `pending` samples are not read back.
     pub fn wants_sample(&self, pending: usize) -> bool {
-        self.completion_tokens() + pending < self.budget(self.limit)
+        self.completion_tokens() + pending < self.budget
     }
 
-    /// Takes a sampled token; says why the answer ends, if it does.
-    pub fn accept(&mut self, now: u64, sampled: Sampled) -> Option<FinishReason> {
-        let Sampled { token, logprob, top, .. } = sampled;
+    /// Takes the next token of the answer; says why the answer ends, if it does.
+    pub fn accept(&mut self, now: u64, next: TokenLogprob) -> Option<FinishReason> {
+        let token = next.token;
+        self.clock.prefilled.get_or_insert(now);
         self.clock.first_token.get_or_insert(now);
         self.tokens.push(token);
         self.outlet.metrics().update(|m| m.completion_tokens += 1);
         let decoded = self.decoder.token(token);
         self.reasoning = decoded.reasoning;
         if decoded.stop != Some(StopReason::Eos) {
-            self.unsent.push(TokenLogprob { token, logprob, top });
+            self.unsent.push(next);
         }
         match decoded.stop {
             Some(StopReason::Eos) => self.flush(),
@@ -165,7 +184,7 @@ impl Run {
 
     pub fn finish(&mut self, now: u64, result: Result<FinishReason, TurnError>) {
         let clock = &self.clock;
-        let first = clock.first_token;
+        let (first, prefilled) = (clock.first_token, clock.prefilled);
         let record = TurnRecord {
             source: self.outlet.source(),
             ok: result.is_ok(),
@@ -174,8 +193,8 @@ impl Run {
             completion_tokens: self.completion_tokens(),
             queue_ms: clock.started.unwrap_or(now).saturating_sub(clock.submitted),
             ttft_ms: first.map(|at| at.saturating_sub(clock.submitted)),
-            prefill_ms: clock.admitted.map_or(0, |at| first.unwrap_or(now).saturating_sub(at)),
-            decode_ms: first.map_or(0, |at| now.saturating_sub(at)),
+            prefill_ms: clock.admitted.map_or(0, |at| prefilled.unwrap_or(now).saturating_sub(at)),
+            decode_ms: prefilled.map_or(0, |at| now.saturating_sub(at)),
         };
         let finish = result.map(|reason| Finish {
             reason,
@@ -193,8 +212,8 @@ impl Run {
         self.tokens.len() - self.prompt_tokens
     }
 
-    fn budget(&self, limit: usize) -> usize {
-        let room = limit.saturating_sub(self.prompt_tokens);
+    fn budget(&self, limits: &EngineLimits) -> usize {
+        let room = limits.answer_room(self.prompt_tokens);
         self.max_tokens.map_or(room, |max| max.min(room))
     }
 

@@ -1,37 +1,42 @@
 //! Continuous batching: which rows the next step computes, and what its outcome means.
 
 mod batch;
+mod build;
+mod outcome;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::engine::{EngineError, EngineLimits, InvalidLimits, Row, StepOutcome, StepPlan, Token};
+use crate::Sampling;
+use crate::engine::{EngineError, EngineLimits, InvalidLimits};
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::reading::Group;
 use crate::run::Run;
+use crate::task::Task;
 use crate::turn::{FinishReason, TurnError};
 
-/// The turns that run on one engine.
+/// The turns and reads that run on one engine.
 pub(crate) struct Scheduler {
     limits: EngineLimits,
     reserved_tokens: usize,
     metrics: Arc<Metrics>,
     lanes: Lanes,
     active: Vec<Option<Active>>,
-    /// Lanes of ended turns that a submitted step may still write to; whether to keep their pages.
+    /// Lanes of ended tasks that a submitted step may still write to; whether to keep their pages.
     closing: Vec<(usize, bool)>,
     in_flight: VecDeque<Step>,
     preempted: Vec<Run>,
-    prefilled_last: bool,
+    encoded_last: bool,
     stalled: bool,
     counter: u64,
 }
 
 struct Active {
-    run: Box<Run>,
-    /// Positions that are submitted or written.
+    task: Task,
+    /// Positions that are submitted to be encoded or decoded, or written.
     planned: usize,
-    /// Tokens known at admission; positions from here on are decode steps.
+    /// Positions to encode; what follows is decoded, revised or read.
     goal: usize,
     /// A step with several lanes failed: the next one has this lane alone, to find the culprit.
     suspect: bool,
@@ -41,16 +46,29 @@ struct Active {
 
 struct Step {
     parts: Vec<Part>,
+    /// Tokens of each of the plan's labels.
+    labels: Vec<usize>,
+    /// Drafts the plan asks for.
+    drafts: usize,
 }
 
-/// Adjacent rows of one lane in a step.
+/// What a step does for one lane.
 struct Part {
     lane: usize,
     from: usize,
     rows: usize,
-    sampled: bool,
-    /// Cleared when the turn ended or went back before the outcome was known.
+    work: Work,
+    /// Cleared when the task ended or went back before the outcome was known.
     valid: bool,
+}
+
+enum Work {
+    /// Tokens of the timeline; whether one is sampled after the last of them.
+    Encode { sampled: bool },
+    /// A pass over a turn's canvas; always alone in its step.
+    Revise,
+    /// A pass over branches of a read; always alone in its step.
+    Read(Group),
 }
 
 impl Scheduler {
@@ -63,7 +81,7 @@ impl Scheduler {
             closing: Vec::new(),
             in_flight: VecDeque::new(),
             preempted: Vec::new(),
-            prefilled_last: false,
+            encoded_last: false,
             stalled: false,
             counter: 0,
             limits,
@@ -80,54 +98,57 @@ impl Scheduler {
         self.in_flight.len()
     }
 
-    /// Positions a turn can have.
-    pub fn limit(&self) -> usize {
-        self.limits.turn_positions()
+    pub fn limits(&self) -> &EngineLimits {
+        &self.limits
     }
 
-    /// Gives the turn a lane and pages, or gives it back unchanged when there are none now.
-    pub fn admit(&mut self, now: u64, mut run: Box<Run>) -> Result<usize, Box<Run>> {
-        let limit = self.limit();
+    /// Gives the task a lane and pages, or gives it back unchanged when there are none now.
+    pub fn admit(&mut self, now: u64, mut task: Task) -> Result<usize, Task> {
         // Running turns that lack a page go before new ones.
         if self.stalled && self.running() > 0 {
-            return Err(run);
+            return Err(task);
         }
-        let positions = run.reservation(limit, self.reserved_tokens);
-        let Some(claim) = self.lanes.claim(&run.tokens, positions) else {
-            return Err(run);
+        let positions = task.reservation(&self.limits, self.reserved_tokens);
+        let Some(claim) = self.lanes.claim(task.tokens(), task.reusable(&self.limits), positions) else {
+            return Err(task);
         };
-        run.start(now);
-        run.admitted(now, limit, claim.cached);
+        task.admitted(now, &self.limits, claim.cached);
         self.counter += 1;
         self.active[claim.lane] = Some(Active {
             planned: claim.cached,
-            goal: run.tokens.len(),
+            goal: self.limits.encoded(task.tokens().len()),
             suspect: false,
             admitted: self.counter,
             stepped: 0,
-            run,
+            task,
         });
         self.publish();
         Ok(claim.lane)
     }
 
-    /// The turn on a lane.
-    pub fn run(&self, lane: usize) -> Option<&Run> {
-        self.active.get(lane)?.as_ref().map(|active| &*active.run)
+    /// What an engine is told of a turn that got a lane; reads sample nothing.
+    pub fn begin(&self, lane: usize) -> Option<(Sampling, Vec<u32>)> {
+        match &self.active.get(lane)?.as_ref()?.task {
+            Task::Turn(run) => Some((run.sampling.clone(), run.tokens.clone())),
+            Task::Read(_) => None,
+        }
     }
 
     /// The engine's answer to the start of a turn.
     pub fn begun(&mut self, now: u64, lane: usize, result: Result<(), EngineError>) {
-        if let Err(error) = result {
-            self.end(now, lane, Err(TurnError::Engine(error.to_string())));
-            self.settle();
-        }
+        let result = match result {
+            Err(error) => Err(TurnError::Engine(error.to_string())),
+            Ok(()) if self.is_complete(lane) => Ok(FinishReason::Length),
+            Ok(()) => return,
+        };
+        self.end(now, lane, result);
+        self.settle();
     }
 
-    /// Ends turns that were cancelled or are out of time.
+    /// Ends tasks that were cancelled or are out of time.
     pub fn sweep(&mut self, now: u64) {
         for lane in 0..self.active.len() {
-            let error = self.run(lane).and_then(|run| run.interrupted(now));
+            let error = self.active[lane].as_ref().and_then(|active| active.task.interrupted(now));
             if let Some(error) = error {
                 self.end(now, lane, Err(error));
             }
@@ -135,69 +156,12 @@ impl Scheduler {
         self.settle();
     }
 
-    /// The next step, if there is one to submit.
-    pub fn plan(&mut self) -> Option<StepPlan> {
-        if self.in_flight.len() >= self.limits.depth {
-            return None;
-        }
-        let parts = self.choose();
-        if parts.is_empty() {
-            return None;
-        }
-        let mut plan = StepPlan { tables: vec![Vec::new(); self.limits.lanes], ..StepPlan::default() };
-        self.counter += 1;
-        for part in &parts {
-            let Some(active) = &mut self.active[part.lane] else {
-                continue;
-            };
-            let end = part.from + part.rows;
-            active.planned = end;
-            active.stepped = self.counter;
-            plan.tables[part.lane] = self.lanes.table(part.lane, end);
-            plan.rows.extend((part.from..end).map(|position| Row {
-                token: active.run.tokens.get(position).map_or(Token::Sampled, |t| Token::Known(*t)),
-                position: position as u32,
-                lane: part.lane,
-            }));
-            if part.sampled {
-                plan.samples.push(plan.rows.len() as u32 - 1);
-            }
-        }
-        self.in_flight.push_back(Step { parts });
-        self.publish();
-        Some(plan)
-    }
-
     /// Turns that lost their lane for want of pages, the youngest first; they go before all that wait.
     pub fn take_preempted(&mut self) -> Vec<Run> {
         std::mem::take(&mut self.preempted)
     }
 
-    /// The engine refused the step planned last.
-    pub fn refused(&mut self, now: u64, error: EngineError) {
-        if let Some(step) = self.in_flight.pop_back() {
-            // Earlier steps stay valid; only what was planned in this one is taken back.
-            self.fail_step(now, step, &error.to_string());
-        }
-    }
-
-    /// The oldest submitted step is done.
-    pub fn collected(&mut self, now: u64, result: Result<StepOutcome, EngineError>) {
-        let Some(step) = self.in_flight.pop_front() else {
-            return;
-        };
-        self.metrics.update(|m| m.steps += 1);
-        let reason = match result {
-            Ok(outcome) if step.fits(&outcome) => return self.apply(now, step, outcome),
-            Ok(_) => "the outcome does not fit the step".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        // Later steps of these lanes were built on this one.
-        step.parts.iter().for_each(|part| self.invalidate(part.lane));
-        self.fail_step(now, step, &reason);
-    }
-
-    /// Ends every turn.
+    /// Ends every task.
     pub fn fail_all(&mut self, now: u64, error: &TurnError) {
         for lane in 0..self.active.len() {
             self.end(now, lane, Err(error.clone()));
@@ -208,46 +172,10 @@ impl Scheduler {
         self.settle();
     }
 
-    fn apply(&mut self, now: u64, step: Step, outcome: StepOutcome) {
-        let alone = step.parts.len() == 1;
-        let mut samples = outcome.sampled.into_iter();
-        for part in step.parts {
-            let sample = if part.sampled { samples.next() } else { None };
-            let Some(active) = self.active[part.lane].as_mut().filter(|_| part.valid) else {
-                continue;
-            };
-            active.suspect &= !alone;
-            let end = part.from + part.rows;
-            let written = active.run.tokens.get(part.from..end).unwrap_or_default();
-            self.lanes.commit(part.lane, written);
-            let result = if let Some(error) = active.run.interrupted(now) {
-                Some(Err(error))
-            } else {
-                active.run.progress(now, end);
-                match sample {
-                    Some(sample) => active.run.accept(now, sample).map(Ok),
-                    // A turn that asks for no token ends with its prompt.
-                    None => (end == active.goal).then_some(Ok(FinishReason::Length)),
-                }
-            };
-            if let Some(result) = result {
-                self.end(now, part.lane, result);
-            }
-        }
-        self.settle();
-    }
-
-    fn fail_step(&mut self, now: u64, step: Step, reason: &str) {
-        let alone = step.parts.len() == 1;
-        for part in step.parts.iter().filter(|part| part.valid) {
-            if alone {
-                self.end(now, part.lane, Err(TurnError::Engine(reason.to_owned())));
-            } else if let Some(active) = &mut self.active[part.lane] {
-                active.planned = part.from;
-                active.suspect = true;
-            }
-        }
-        self.settle();
+    /// Whether a turn is encoded and asks for no token; a turn without a canvas ends with its prompt's last step.
+    fn is_complete(&self, lane: usize) -> bool {
+        let active = self.active[lane].as_ref().filter(|active| active.planned >= active.goal);
+        active.is_some_and(|active| matches!(&active.task, Task::Turn(run) if !run.wants_sample(0)))
     }
 
     fn end(&mut self, now: u64, lane: usize, result: Result<FinishReason, TurnError>) {
@@ -255,8 +183,19 @@ impl Scheduler {
             return;
         };
         self.invalidate(lane);
+        if let Task::Read(reading) = &mut active.task
+            && let Some(group) = reading.group.take()
+        {
+            self.join(group);
+        }
         self.closing.push((lane, !matches!(result, Err(TurnError::Engine(_)))));
-        active.run.finish(now, result);
+        active.task.finish(now, result);
+    }
+
+    /// Gives back the pages of branches that no step touches any more.
+    fn join(&mut self, group: Group) {
+        let forks = group.members.into_iter().filter_map(|member| member.fork);
+        forks.for_each(|fork| self.lanes.join(fork));
     }
 
     fn invalidate(&mut self, lane: usize) {
@@ -264,7 +203,7 @@ impl Scheduler {
         parts.filter(|part| part.lane == lane).for_each(|part| part.valid = false);
     }
 
-    /// Frees lanes of ended turns that no submitted step touches any more.
+    /// Frees lanes of ended tasks that no submitted step touches any more.
     fn settle(&mut self) {
         for (lane, keep) in std::mem::take(&mut self.closing) {
             if self.is_busy(lane) {
@@ -281,12 +220,5 @@ impl Scheduler {
     fn publish(&self) {
         let stats = self.lanes.stats();
         self.metrics.update(|m| m.lanes = stats);
-    }
-}
-
-impl Step {
-    fn fits(&self, outcome: &StepOutcome) -> bool {
-        let lanes = self.parts.iter().filter(|part| part.sampled).map(|part| part.lane);
-        lanes.eq(outcome.sampled.iter().map(|sampled| sampled.lane))
     }
 }

@@ -7,14 +7,15 @@ use crate::action::{Action, EngineCall, Outcome};
 use crate::engine::{EngineError, EngineLimits};
 use crate::intake::{Intake, SubmitError, Ticket};
 use crate::metrics::{Metrics, ModelState};
-use crate::run::Run;
+use crate::read::Read;
 use crate::scheduler::Scheduler;
+use crate::task::Task;
 use crate::turn::{Cancel, Turn, TurnError};
 
 /// How a service behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceConfig {
-    /// Turns that may wait.
+    /// Turns and reads that may wait.
     pub queue_depth: usize,
     /// Time after the last turn at which the model is dropped, until a turn says otherwise.
     pub idle_timeout_ms: u64,
@@ -42,7 +43,7 @@ pub struct Request<K> {
 pub type Loaded = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 enum Job {
-    Turn(Box<Run>),
+    Task(Task),
     Preload(Loaded),
 }
 
@@ -117,15 +118,22 @@ impl<K: PartialEq + Clone> Service<K> {
         Ok(())
     }
 
-    /// Queues a turn whose place was reserved; one that can never fit the loaded model ends at once.
+    /// Queues a read, or refuses it at once; it takes a place like a turn and starts in the same order.
+    pub fn submit_read(&mut self, now: u64, request: Request<K>, read: Read) -> Result<(), SubmitError> {
+        let ticket = self.intake.admit_read(read)?;
+        self.enqueue(now, request, ticket);
+        Ok(())
+    }
+
+    /// Queues a turn or read whose place was reserved; one that can never fit the loaded model ends at once.
     pub fn enqueue(&mut self, now: u64, request: Request<K>, ticket: Ticket) {
-        let mut run = Run::new(now, ticket);
+        let mut task = Task::new(now, ticket);
         let model = self.model.as_ref().filter(|model| model.settings == request.settings);
-        if let Some(error) = model.and_then(|model| run.refused(model.scheduler.limit())) {
-            run.finish(now, Err(error));
+        if let Some(error) = model.and_then(|model| task.refused(model.scheduler.limits())) {
+            task.finish(now, Err(error));
             return;
         }
-        self.queue.push_back(Command { request, job: Job::Turn(Box::new(run)) });
+        self.queue.push_back(Command { request, job: Job::Task(task) });
     }
 
     /// Queues loading of a model without a turn.
@@ -147,7 +155,7 @@ impl<K: PartialEq + Clone> Service<K> {
         self.drain();
         while let Some(command) = self.queue.pop_front() {
             match command.job {
-                Job::Turn(mut run) => run.finish(now, Err(TurnError::ShuttingDown)),
+                Job::Task(mut task) => task.finish(now, Err(TurnError::ShuttingDown)),
                 Job::Preload(loaded) => loaded(Err(TurnError::ShuttingDown.to_string())),
             }
         }
@@ -198,15 +206,15 @@ impl<K: PartialEq + Clone> Service<K> {
     fn sweep(&mut self, now: u64) {
         let mut index = 0;
         while let Some(command) = self.queue.get_mut(index) {
-            let Job::Turn(run) = &mut command.job else {
+            let Job::Task(task) = &mut command.job else {
                 index += 1;
                 continue;
             };
-            let Some(error) = run.interrupted(now) else {
+            let Some(error) = task.interrupted(now) else {
                 index += 1;
                 continue;
             };
-            run.finish(now, Err(error));
+            task.finish(now, Err(error));
             let timeout = command.request.idle_timeout_ms;
             self.queue.remove(index);
             self.idle_timeout_ms = timeout.unwrap_or(self.idle_timeout_ms);
@@ -228,31 +236,31 @@ impl<K: PartialEq + Clone> Service<K> {
         }
     }
 
-    /// Starts the front turn if it is for the loaded model and there is room.
+    /// Starts the front turns and reads that are for the loaded model and have room, up to one that the engine is told of.
     fn admit(&mut self, now: u64) -> Option<Action<K>> {
         loop {
             let model = self.model.as_mut()?;
             if self.queue.front()?.request.settings != model.settings {
                 return None;
             }
-            let Command { request, job: Job::Turn(mut run) } = self.queue.pop_front()? else {
+            let Command { request, job: Job::Task(mut task) } = self.queue.pop_front()? else {
                 return None;
             };
-            if let Some(error) = run.refused(model.scheduler.limit()) {
+            if let Some(error) = task.refused(model.scheduler.limits()) {
                 self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
                 self.last_used = now;
-                run.finish(now, Err(error));
+                task.finish(now, Err(error));
                 continue;
             }
-            match model.scheduler.admit(now, run) {
+            match model.scheduler.admit(now, task) {
                 Ok(lane) => {
                     self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
-                    let run = model.scheduler.run(lane)?;
-                    let (sampling, prompt) = (run.sampling.clone(), run.tokens.clone());
-                    return Some(Action::Engine(EngineCall::Begin { lane, sampling, prompt }));
+                    if let Some((sampling, prompt)) = model.scheduler.begin(lane) {
+                        return Some(Action::Engine(EngineCall::Begin { lane, sampling, prompt }));
+                    }
                 }
-                Err(run) => {
-                    self.queue.push_front(Command { request, job: Job::Turn(run) });
+                Err(task) => {
+                    self.queue.push_front(Command { request, job: Job::Task(task) });
                     return None;
                 }
             }
@@ -264,10 +272,10 @@ impl<K: PartialEq + Clone> Service<K> {
             return self.load_or_stop(now);
         };
         let scheduler = &mut model.scheduler;
-        let step = scheduler.plan();
+        let step = scheduler.plan(now);
         for run in scheduler.take_preempted() {
             let request = Request { settings: model.settings.clone(), idle_timeout_ms: None };
-            self.queue.push_front(Command { request, job: Job::Turn(Box::new(run)) });
+            self.queue.push_front(Command { request, job: Job::Task(Task::Turn(Box::new(run))) });
         }
         if let Some(plan) = step {
             return Action::Engine(EngineCall::Submit(plan));
@@ -295,10 +303,10 @@ impl<K: PartialEq + Clone> Service<K> {
         self.loading_since = Some(now);
         self.metrics.update(|m| (m.loading, m.model) = (m.loading + 1, ModelState::Loading));
         let cancel = match &mut front.job {
-            Job::Turn(run) => {
-                run.start(now);
-                run.tell_loading();
-                run.cancel.clone()
+            Job::Task(task) => {
+                task.start(now);
+                task.tell_loading();
+                task.cancel().clone()
             }
             Job::Preload(_) => Cancel::new(),
         };
@@ -316,7 +324,7 @@ impl<K: PartialEq + Clone> Service<K> {
         });
         match (scheduler, self.queue.front()) {
             (Ok(scheduler), Some(front)) => {
-                let limit = scheduler.limit();
+                let limit = scheduler.limits().turn_positions();
                 self.model = Some(Model { settings: front.request.settings.clone(), scheduler });
                 self.metrics.update(|m| {
                     m.loaded += 1;
@@ -340,9 +348,9 @@ impl<K: PartialEq + Clone> Service<K> {
             return;
         };
         match command.job {
-            Job::Turn(mut run) => {
-                let error = run.interrupted(now).unwrap_or(error);
-                run.finish(now, Err(error));
+            Job::Task(mut task) => {
+                let error = task.interrupted(now).unwrap_or(error);
+                task.finish(now, Err(error));
             }
             Job::Preload(loaded) => loaded(Err(match error {
                 TurnError::Load(message) => message,

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Sampling;
+use crate::canvas::Denoising;
 
 /// One request and everything that is needed to answer it.
 pub struct Turn {
     /// Prompt token ids, at least one.
     pub prompt: Vec<u32>,
-    /// Tokens to generate at most; clamped to the remaining context, which is also the default.
+    /// Tokens to generate at most; clamped to the remaining context, which is also the default. Canvases are revised
+    /// as a whole, and what exceeds this number is not told.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// How tokens are chosen; of a model that revises a canvas only the seed counts.
     pub sampling: Sampling,
     /// Turns tokens into text and knows what ends the answer.
     pub decoder: Box<dyn Decoder + Send>,
@@ -23,6 +25,10 @@ pub struct Turn {
     pub deadline_ms: Option<u64>,
     /// Where the turn comes from, for the metrics.
     pub source: Source,
+    /// How canvases are revised; none takes the model's way, and means nothing to a model without one.
+    pub denoising: Option<Denoising>,
+    /// Whether [`Event::Draft`]s are wanted.
+    pub wants_drafts: bool,
 }
 
 /// Where a turn comes from.
@@ -97,7 +103,7 @@ impl<F: FnMut(Event)> Events for F {
     }
 }
 
-/// One thing a caller is told: optional `Loading`, any mix of `Context` and `Chunk`, one `Finished`.
+/// One thing a caller is told: optional `Loading`, any mix of `Context`, `Draft` and `Chunk`, one `Finished`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The model is being loaded for this turn.
@@ -119,6 +125,15 @@ pub enum Event {
         reasoning: bool,
         /// The tokens sampled since the last chunk.
         tokens: Vec<TokenLogprob>,
+    },
+    /// A canvas after a pass; whatever was shown of it before is void. Its final text follows as chunks.
+    Draft {
+        /// The likeliest token of every position.
+        tokens: Vec<u32>,
+        /// Passes made over this canvas.
+        step: u32,
+        /// Mean entropy in nats.
+        entropy: f32,
     },
     /// The last event.
     Finished(Result<Finish, TurnError>),
@@ -157,9 +172,9 @@ pub struct Finish {
     pub completion_tokens: usize,
     /// From submission to start.
     pub queue_ms: u64,
-    /// From admission to a lane to the first token.
+    /// From admission to a lane to the first token, or to the first pass over a canvas.
     pub prefill_ms: u64,
-    /// From the first token to the end.
+    /// From there to the end.
     pub decode_ms: u64,
 }
 
@@ -180,6 +195,9 @@ pub enum TurnError {
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+    /// The loaded model cannot make this read.
+    #[error("the read cannot be made: {0}")]
+    InvalidRead(&'static str),
     /// The deadline passed.
     #[error("deadline exceeded")]
     DeadlineExceeded,

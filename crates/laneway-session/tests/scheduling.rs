@@ -9,8 +9,7 @@ use lab::{Did, LIMITS, Lab, Told};
 use laneway_session::fake::{EOS, FakeDecoder, Fault, continuation, endless, text};
 use laneway_session::*;
 
-const ROOMY: EngineLimits =
-    EngineLimits { lanes: 4, pages: 400, page_positions: 4, context_length: 1000, max_rows: 8, depth: 1 };
+const ROOMY: EngineLimits = EngineLimits { lanes: 4, pages: 400, context_length: 1000, ..LIMITS };
 
 /// Submits a turn that only its length ends.
 fn submit_endless(lab: &mut Lab, prompt: &[u32], max_tokens: usize) -> Told {
@@ -213,7 +212,7 @@ fn cancelling_the_turn_at_the_head_of_the_queue_lets_the_next_one_in() {
 fn the_youngest_turn_gives_way_and_is_computed_again_without_repeating_its_text() {
     for depth in [1, 2] {
         let config = ServiceConfig { queue_depth: 9, reserved_tokens: 4, ..Default::default() };
-        let limits = EngineLimits { lanes: 3, pages: 12, page_positions: 4, context_length: 48, max_rows: 8, depth };
+        let limits = EngineLimits { lanes: 3, pages: 12, context_length: 48, depth, ..LIMITS };
         let mut lab = Lab::with_config(limits, config);
         let prompts = [[1_u32; 8], [2; 8], [3; 8]];
         let told = prompts.map(|prompt| submit_endless(&mut lab, &prompt, 30));

@@ -77,6 +77,8 @@ impl Driver {
             cancel: Cancel::new(),
             deadline_ms: None,
             source: Source::LocalChat,
+            denoising: None,
+            wants_drafts: false,
         };
         self.service.submit(now_ms(), Request { settings: (), idle_timeout_ms: None }, turn)?;
         self.drive().await;

@@ -33,9 +33,11 @@ pub async fn measure(driver: &mut Driver, count: usize) -> Result<Timings, WebEr
             token: if position == 0 { Token::Known(0) } else { Token::Sampled },
             position: position as u32,
             lane: 0,
+            block: None,
         }],
         tables: vec![pages[..=position / limits.page_positions].to_vec()],
         samples: vec![0],
+        ..StepPlan::default()
     };
 
     let began = precise_ms();

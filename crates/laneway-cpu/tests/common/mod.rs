@@ -1,9 +1,9 @@
 //! A small runner over the public API, and readers of the reference data.
 #![allow(dead_code)]
 
-use laneway_cpu::{CpuSpace, CpuStep, KvCache};
+use laneway_cpu::{CpuSpace, CpuStep, KvCache, SoftStore};
 use laneway_files::Weights;
-use laneway_model::{Network, PAGE_POSITIONS, Row, Step};
+use laneway_model::{Block, Draft, Drafted, Label, Network, Ops, PAGE_POSITIONS, Pass, Row, Step};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -11,7 +11,27 @@ pub struct Runner {
     pub space: CpuSpace,
     pub network: Network<CpuSpace>,
     pub kv: KvCache,
+    pub soft: SoftStore,
     pub tables: Vec<Vec<u32>>,
+}
+
+/// What is wanted of a step.
+#[derive(Clone, Copy, Default)]
+pub struct Wishes<'a> {
+    pub logits: &'a [u32],
+    pub labels: &'a [Label],
+    pub drafts: &'a [Draft],
+    pub sampled: &'a [u32],
+}
+
+/// What a step gave.
+#[derive(Default)]
+pub struct Answer {
+    pub logits: Vec<f32>,
+    pub labels: Vec<f32>,
+    pub drafts: Vec<Drafted>,
+    pub seen: Vec<Vec<f32>>,
+    pub multiply_adds: u64,
 }
 
 impl Runner {
@@ -24,26 +44,44 @@ impl Runner {
         let kv = KvCache::new(&network.kv_shapes(), lanes * per_lane);
         let page = |lane: usize, i: usize| ((per_lane - 1 - i) * lanes + lane) as u32;
         let tables = (0..lanes).map(|lane| (0..per_lane).map(|i| page(lane, i)).collect()).collect();
-        Self { space, network, kv, tables }
+        Self { space, network, kv, soft: SoftStore::new(), tables }
     }
 
     /// Logits `[logits.len()][V]`, and every observed state.
     pub fn step(&mut self, rows: &[Row], logits: &[u32], sampled: &[u32]) -> (Vec<f32>, Vec<Vec<f32>>) {
-        let step = Step { rows, tables: &self.tables, logits };
-        let mut seen = Vec::new();
-        let logits = {
-            let ops = CpuStep::new(&self.space, &step, &mut self.kv, sampled).unwrap();
-            let mut ops = ops.observed(|index, x| {
-                assert_eq!(index, seen.len());
-                seen.push(x.data().to_vec());
-            });
-            let network = &self.network;
-            self.space.run(|| {
-                let hidden = network.forward(&mut ops);
-                network.logits(&hidden, &mut ops).into_data()
-            })
-        };
-        (logits, seen)
+        let answer = self.run(Pass::Encode, rows, &Wishes { logits, sampled, ..Wishes::default() });
+        (answer.logits, answer.seen)
+    }
+
+    /// One pass over `rows`.
+    pub fn run(&mut self, pass: Pass, rows: &[Row], wishes: &Wishes<'_>) -> Answer {
+        let Wishes { logits, labels, drafts, sampled } = *wishes;
+        let step = Step { rows, tables: &self.tables, logits, labels, drafts };
+        let mut answer = Answer::default();
+        let ops = CpuStep::new(&self.space, &step, &mut self.kv, &mut self.soft, sampled).unwrap();
+        let mut ops = ops.observed(|index, x| {
+            assert_eq!(index, answer.seen.len());
+            answer.seen.push(x.data().to_vec());
+        });
+        let network = &self.network;
+        let (logits, labels, drafts) = self.space.run(|| {
+            let hidden = network.forward(pass, &mut ops);
+            let logits = network.logits(&hidden, &mut ops);
+            let labels = network.label_logits(&hidden, &mut ops);
+            assert_eq!(labels.cols(), 1);
+            (logits.into_data(), labels.into_data(), network.draft(&hidden, &mut ops).into_data())
+        });
+        let multiply_adds = ops.head_multiply_adds();
+        drop(ops);
+        let drafts = drafts.as_chunks().0.iter().map(Drafted::from_columns).collect();
+        Answer { logits, labels, drafts, multiply_adds, ..answer }
+    }
+
+    /// What the rows are conditioned on.
+    pub fn condition(&mut self, rows: &[Row]) -> Vec<f32> {
+        let step = Step { rows, tables: &self.tables, logits: &[], labels: &[], drafts: &[] };
+        let mut ops = CpuStep::new(&self.space, &step, &mut self.kv, &mut self.soft, &[]).unwrap();
+        ops.condition(self.network.config().hidden_size).into_data()
     }
 
     /// Logits of the last token.
@@ -56,7 +94,7 @@ impl Runner {
         let mut out = vec![argmax(&logits)];
         while out.len() < count {
             let (last, at) = (out[out.len() - 1], ids.len() + out.len() - 1);
-            let rows = [Row { token: Row::SAMPLED, position: at as u32, lane: 0 }];
+            let rows = [Row { token: Row::SAMPLED, position: at as u32, lane: 0, block: None }];
             logits = self.step(&rows, &[0], &[last]).0;
             out.push(argmax(&logits));
         }
@@ -65,7 +103,13 @@ impl Runner {
 }
 
 pub fn rows(lane: u32, ids: &[u32], from: usize) -> Vec<Row> {
-    ids.iter().enumerate().map(|(i, &token)| Row { token, position: (from + i) as u32, lane }).collect()
+    ids.iter().enumerate().map(|(i, &token)| Row { token, position: (from + i) as u32, lane, block: None }).collect()
+}
+
+/// Rows of one block.
+pub fn canvas(lane: u32, ids: &[u32], from: usize, is_conditioned: bool) -> Vec<Row> {
+    let block = Some(Block { start: from as u32, len: ids.len() as u32, is_conditioned });
+    rows(lane, ids, from).into_iter().map(|row| Row { block, ..row }).collect()
 }
 
 pub fn argmax(x: &[f32]) -> u32 {

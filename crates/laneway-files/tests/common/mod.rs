@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use laneway_files::{Bytes, Weights};
 
 /// The fixture models of whose safetensors folder `NAME` and GGUF folder `NAME_gguf` hold the same weights.
-pub const MODELS: [&str; 6] = [
+pub const MODELS: [&str; 7] = [
     "llama_tiny",
+    "qwen3_tiny",
     "gemma3_tiny",
     "gemma4_dense_tiny",
     "gemma4_ple_shared_tiny",

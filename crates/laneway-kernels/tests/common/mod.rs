@@ -1,11 +1,11 @@
 //! Fixtures and devices for tests of this crate.
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub mod computer;
 
 use laneway_files::Weights;
 use laneway_kernels::{AdapterChoice, Gpu};
 use std::path::PathBuf;
-
-pub const FAMILIES: [&str; 5] =
-    ["llama_tiny", "gemma3_tiny", "gemma4_dense_tiny", "gemma4_moe_tiny", "gemma4_ple_shared_tiny"];
 
 pub fn gpu() -> Gpu {
     pollster::block_on(Gpu::open(&AdapterChoice::for_tests())).expect("tests need lavapipe: `cargo xtask setup`")

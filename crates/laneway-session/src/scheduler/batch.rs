@@ -1,32 +1,39 @@
 //! Which lanes the next step has, and with which rows.
 
-use super::{Active, Part, Scheduler};
+use super::{Active, Part, Scheduler, Work};
+use crate::reading::Group;
+use crate::task::Task;
 
 impl Scheduler {
-    /// The rows of the next step: all decodes or some prefill, in turn when there are both.
+    /// The rows of the next step; when nothing can run for want of pages, turns give way until something can.
     pub(super) fn choose(&mut self) -> Vec<Part> {
-        self.stalled = false;
-        if let Some(lane) = self.lane_to_try_alone() {
-            return self.alone(lane);
+        loop {
+            self.stalled = false;
+            let parts = self.runnable();
+            let is_stuck = parts.is_empty() && self.stalled && self.in_flight.is_empty();
+            if !is_stuck || !self.preempt() {
+                return parts;
+            }
         }
-        let prefills = self.lanes_by(|a, _| a.planned < a.goal, |a| a.admitted);
-        let decodes = self.lanes_by(Active::can_decode, |a| a.stepped);
-        if !prefills.is_empty() && (decodes.is_empty() || !self.prefilled_last) {
-            return self.prefill(&prefills);
-        }
-        let mut parts = self.decode(&decodes);
-        if parts.is_empty() && !prefills.is_empty() {
-            return self.prefill(&prefills);
-        }
-        while parts.is_empty() && self.stalled && self.in_flight.is_empty() {
-            self.preempt();
-            parts = self.decode(&decodes);
-        }
-        parts
     }
 
-    fn prefill(&mut self, lanes: &[usize]) -> Vec<Part> {
-        self.prefilled_last = true;
+    /// What is to be encoded, or what follows it, in turn when there are both.
+    fn runnable(&mut self) -> Vec<Part> {
+        let alone = self.lane_to_try_alone().map(|lane| self.alone(lane)).unwrap_or_default();
+        if !alone.is_empty() {
+            return alone;
+        }
+        let encodes = self.lanes_by(|a, _| a.planned < a.goal, |a| a.admitted);
+        if !encodes.is_empty() && !self.encoded_last {
+            return self.encode(&encodes);
+        }
+        let parts = self.advance();
+        if parts.is_empty() && !encodes.is_empty() { self.encode(&encodes) } else { parts }
+    }
+
+    /// Rows of prompts and finished canvases; blocks are in one piece.
+    fn encode(&mut self, lanes: &[usize]) -> Vec<Part> {
+        self.encoded_last = true;
         let mut left = self.limits.max_rows;
         let mut parts = Vec::new();
         for &lane in lanes {
@@ -34,20 +41,43 @@ impl Scheduler {
                 continue;
             };
             let rows = (active.goal - active.planned).min(left);
+            let rows = rows - rows % self.limits.grain();
             if rows == 0 {
                 break;
             }
             left -= rows;
             let from = active.planned;
-            let sampled = from + rows == active.goal && active.run.wants_sample(0);
-            parts.push(Part { lane, from, rows, sampled, valid: true });
+            let is_last = self.limits.canvas.is_none() && from + rows == active.goal;
+            let sampled = is_last && matches!(&active.task, Task::Turn(run) if run.wants_sample(0));
+            parts.push(Part { lane, from, rows, work: Work::Encode { sampled }, valid: true });
+        }
+        parts
+    }
+
+    /// All decodes together, or a pass of one turn's canvas or of one read: whatever was stepped longest ago.
+    fn advance(&mut self) -> Vec<Part> {
+        self.encoded_last = false;
+        let has_canvas = self.limits.canvas.is_some();
+        let decodes = self.lanes_by(|a, pending| !has_canvas && a.can_decode(pending), |a| a.stepped);
+        let passes = self.lanes_by(|a, _| a.can_pass(has_canvas), |a| a.stepped);
+        let stepped = |lane: &usize| self.active[*lane].as_ref().map_or(0, |active| active.stepped);
+        let decode_first = match (decodes.first(), passes.first()) {
+            (Some(decode), Some(pass)) => stepped(decode) <= stepped(pass),
+            (decode, _) => decode.is_some(),
+        };
+        let mut parts = if decode_first { self.decode(&decodes) } else { Vec::new() };
+        for lane in passes {
+            if parts.is_empty() {
+                parts = self.pass(lane);
+            }
+        }
+        if parts.is_empty() && !decode_first {
+            parts = self.decode(&decodes);
         }
         parts
     }
 
     fn decode(&mut self, lanes: &[usize]) -> Vec<Part> {
-        self.prefilled_last = false;
-        self.stalled = false;
         let mut parts = Vec::new();
         for &lane in lanes.iter().take(self.limits.max_rows) {
             let Some(active) = &self.active[lane] else {
@@ -55,7 +85,7 @@ impl Scheduler {
             };
             let from = active.planned;
             if self.lanes.grow(lane, from) {
-                parts.push(Part { lane, from, rows: 1, sampled: true, valid: true });
+                parts.push(Part { lane, from, rows: 1, work: Work::Encode { sampled: true }, valid: true });
             } else {
                 self.stalled = true;
             }
@@ -63,9 +93,71 @@ impl Scheduler {
         parts
     }
 
+    /// The next pass of a turn's canvas or of a read, unless a step of the lane is in the way.
+    fn pass(&mut self, lane: usize) -> Vec<Part> {
+        let Some(active) = &self.active[lane] else {
+            return Vec::new();
+        };
+        match (&active.task, self.limits.canvas) {
+            (Task::Turn(run), Some(canvas)) if !self.is_busy(lane) => {
+                let from = canvas.start(run.tokens.len());
+                if self.lanes.grow(lane, from + canvas.length - 1) {
+                    return vec![Part { lane, from, rows: canvas.length, work: Work::Revise, valid: true }];
+                }
+                self.stalled = true;
+                Vec::new()
+            }
+            (Task::Read(_), _) if !self.is_read(lane) => self.read(lane),
+            _ => Vec::new(),
+        }
+    }
+
+    fn read(&mut self, lane: usize) -> Vec<Part> {
+        let kept = match self.active[lane].as_mut().map(|active| &mut active.task) {
+            Some(Task::Read(reading)) => reading.group.take(),
+            _ => None,
+        };
+        let Some(group) = kept.or_else(|| self.gather(lane)) else {
+            return Vec::new();
+        };
+        let from = self.active[lane].as_ref().map_or(0, |active| active.goal);
+        let rows = group.rows(self.limits.max_rows);
+        vec![Part { lane, from, rows, work: Work::Read(group), valid: true }]
+    }
+
+    /// The next branches of a read: one on the lane's own pages, and beside it as many as pages and rows allow.
+    fn gather(&mut self, lane: usize) -> Option<Group> {
+        let active = self.active[lane].as_ref()?;
+        let Task::Read(reading) = &active.task else {
+            return None;
+        };
+        let base = active.goal;
+        let mut unread = reading.unread();
+        let first = unread.next()?;
+        let mut group = Group::new(reading.kind(first), base);
+        group.members.push(reading.member(first, base, None));
+        let mut left = self.limits.max_rows.saturating_sub(reading.end(first) - base);
+        for branch in unread {
+            let end = reading.end(branch);
+            if end - base > left {
+                break;
+            }
+            let Some(fork) = self.lanes.fork(lane, base, end) else {
+                break;
+            };
+            left -= end - base;
+            group.members.push(reading.member(branch, base, Some(fork)));
+        }
+        Some(group)
+    }
+
     fn alone(&mut self, lane: usize) -> Vec<Part> {
-        let prefilling = self.active[lane].as_ref().is_some_and(|a| a.planned < a.goal);
-        if prefilling { self.prefill(&[lane]) } else { self.decode(&[lane]) }
+        self.encoded_last = false;
+        match &self.active[lane] {
+            Some(active) if active.planned < active.goal => self.encode(&[lane]),
+            Some(active) if active.can_pass(self.limits.canvas.is_some()) => self.pass(lane),
+            _ => self.decode(&[lane]),
+        }
     }
 
     fn lane_to_try_alone(&self) -> Option<usize> {
@@ -93,7 +185,7 @@ impl Scheduler {
     /// Samples of a lane that are submitted and not read back.
     fn pending(&self, lane: usize) -> usize {
         let parts = self.in_flight.iter().flat_map(|step| &step.parts);
-        parts.filter(|part| part.lane == lane && part.valid && part.sampled).count()
+        parts.filter(|part| part.lane == lane && part.valid && part.is_sampled()).count()
     }
 
     /// Whether a submitted step touches the lane.
@@ -101,20 +193,55 @@ impl Scheduler {
         self.in_flight.iter().any(|step| step.parts.iter().any(|part| part.lane == lane))
     }
 
+    /// Whether a submitted step has branches of the lane's read.
+    fn is_read(&self, lane: usize) -> bool {
+        let parts = self.in_flight.iter().flat_map(|step| &step.parts);
+        parts.filter(|part| part.lane == lane).any(|part| matches!(part.work, Work::Read(_)))
+    }
+
     /// Sends the turn admitted last back to the queue; its pages stay reusable as long as nobody needs them.
-    fn preempt(&mut self) {
-        let last = self.lanes_by(|_, _| true, |active| active.admitted).pop();
+    ///
+    /// A read has all its pages and ends by itself.
+    fn preempt(&mut self) -> bool {
+        let turns = self.lanes_where(|active| matches!(active.task, Task::Turn(_)));
+        let admitted = |lane: &usize| self.active[*lane].as_ref().map(|active| active.admitted);
+        let last = turns.into_iter().max_by_key(admitted);
         let Some((lane, active)) = last.and_then(|lane| Some((lane, self.active[lane].take()?))) else {
-            return;
+            return false;
         };
         self.lanes.park(lane);
-        self.preempted.push(*active.run);
-        self.metrics.update(|m| m.preempted += 1);
+        if let Task::Turn(mut run) = active.task {
+            run.drop_canvas();
+            self.preempted.push(*run);
+            self.metrics.update(|m| m.preempted += 1);
+        }
+        true
     }
 }
 
 impl Active {
+    /// Whether the next token can be sampled while `pending` samples are not read back.
     fn can_decode(&self, pending: usize) -> bool {
-        self.planned >= self.goal && self.planned < self.run.tokens.len() + pending && self.run.wants_sample(pending)
+        match &self.task {
+            Task::Turn(run) => {
+                self.planned >= self.goal && self.planned < run.tokens.len() + pending && run.wants_sample(pending)
+            }
+            Task::Read(_) => false,
+        }
+    }
+
+    /// Whether a canvas can be revised, or a branch read.
+    fn can_pass(&self, has_canvas: bool) -> bool {
+        let passes = match &self.task {
+            Task::Turn(run) => has_canvas && run.wants_sample(0),
+            Task::Read(_) => true,
+        };
+        passes && self.planned >= self.goal
+    }
+}
+
+impl Part {
+    pub(super) fn is_sampled(&self) -> bool {
+        matches!(self.work, Work::Encode { sampled: true })
     }
 }

@@ -7,11 +7,73 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
+use laneway_session::canvas::*;
 use laneway_session::fake::{FakeDecoder, FakeEngine, Faults};
 use laneway_session::*;
 
-pub const LIMITS: EngineLimits =
-    EngineLimits { lanes: 2, pages: 32, page_positions: 4, context_length: 64, max_rows: 8, depth: 1 };
+pub const LIMITS: EngineLimits = EngineLimits {
+    lanes: 2,
+    pages: 32,
+    page_positions: 4,
+    context_length: 64,
+    max_rows: 8,
+    depth: 1,
+    branches: 2,
+    canvas: None,
+};
+
+/// Comes to rest after some passes on the fake engine, and never needs all of them.
+pub const DENOISING: Denoising = Denoising {
+    max_steps: 24,
+    t_max: 0.8,
+    t_min: 0.4,
+    selection: Selection::EntropyBound(0.2),
+    stop: Stop::Stable { passes: 1, entropy: 0.01 },
+};
+
+/// One position a pass, at least.
+pub const UNMASKING: Denoising = Denoising {
+    max_steps: 24,
+    t_max: 0.0,
+    t_min: 0.0,
+    selection: Selection::Threshold { confidence: Confidence::Probability, least: 0.7, at_least: 1 },
+    stop: Stop::Decided,
+};
+
+/// Like DiffusionGemma.
+pub const CAUSAL: CanvasLimits = CanvasLimits {
+    length: 6,
+    vocabulary: 64,
+    noise: Noise::Uniform,
+    context: CanvasContext::Causal,
+    shift: false,
+    is_conditioned: true,
+    pad: 0,
+    denoising: DENOISING,
+};
+
+/// Like block diffusion with masks.
+pub const BLOCKS: CanvasLimits = CanvasLimits {
+    noise: Noise::Masked { mask: 63 },
+    context: CanvasContext::Blocks,
+    is_conditioned: false,
+    denoising: UNMASKING,
+    ..CAUSAL
+};
+
+/// Like models without a cache.
+pub const WHOLE: CanvasLimits = CanvasLimits { context: CanvasContext::Whole, ..BLOCKS };
+
+/// The same with shifted predictions.
+pub const SHIFTED: CanvasLimits = CanvasLimits { shift: true, ..WHOLE };
+
+/// All four, with a step that holds the whole context where there is no cache.
+pub fn canvas_engines() -> [EngineLimits; 4] {
+    [CAUSAL, BLOCKS, WHOLE, SHIFTED].map(|canvas| {
+        let max_rows = if canvas.context == CanvasContext::Whole { LIMITS.context_length } else { LIMITS.max_rows };
+        EngineLimits { canvas: Some(canvas), max_rows, ..LIMITS }
+    })
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Did {
@@ -53,8 +115,36 @@ pub fn turn(prompt: &[u32]) -> (Turn, Told) {
         cancel: told.cancel.clone(),
         deadline_ms: None,
         source: Source::Http,
+        denoising: None,
+        wants_drafts: false,
     };
     (turn, told)
+}
+
+#[derive(Clone)]
+pub struct Answered {
+    pub answers: Arc<Mutex<Vec<Result<ReadAnswer, TurnError>>>>,
+    pub cancel: Cancel,
+}
+
+pub fn read(prompt: &[u32], branches: &[Branch]) -> (Read, Answered) {
+    let told = Answered { answers: Arc::default(), cancel: Cancel::new() };
+    let sink = told.answers.clone();
+    let read = Read {
+        prompt: prompt.to_vec(),
+        branches: branches.to_vec(),
+        answer: Box::new(move |answer| sink.lock().unwrap().push(answer)),
+        cancel: told.cancel.clone(),
+        deadline_ms: None,
+        source: Source::Http,
+    };
+    (read, told)
+}
+
+/// A branch with labels at some of its rows.
+pub fn branch(kind: BranchKind, tokens: &[u32], rows: &[usize]) -> Branch {
+    let slots = rows.iter().map(|&row| Slot { row, labels: vec![row as u32, 20, 30] });
+    Branch { tokens: tokens.to_vec(), kind, slots: slots.collect() }
 }
 
 pub fn request(settings: u32) -> Request<u32> {
@@ -87,6 +177,17 @@ impl Lab {
         let (mut turn, told) = turn(prompt);
         change(&mut turn);
         self.service.submit(self.now, request(settings), turn).unwrap();
+        told
+    }
+
+    pub fn read(&mut self, prompt: &[u32], branches: &[Branch]) -> Answered {
+        self.read_with(prompt, branches, |_| {})
+    }
+
+    pub fn read_with(&mut self, prompt: &[u32], branches: &[Branch], change: impl FnOnce(&mut Read)) -> Answered {
+        let (mut read, told) = read(prompt, branches);
+        change(&mut read);
+        self.service.submit_read(self.now, request(1), read).unwrap();
         told
     }
 
@@ -179,6 +280,22 @@ impl Lab {
 
     pub fn count(&self, did: &Did) -> usize {
         self.log.iter().filter(|other| *other == did).count()
+    }
+}
+
+impl Answered {
+    pub fn outcome(&self) -> Option<Result<ReadAnswer, TurnError>> {
+        let answers = self.answers.lock().unwrap();
+        assert!(answers.len() < 2, "a read was answered twice");
+        answers.first().cloned()
+    }
+
+    pub fn answer(&self) -> ReadAnswer {
+        self.outcome().expect("answered").expect("an answer")
+    }
+
+    pub fn error(&self) -> TurnError {
+        self.outcome().expect("answered").expect_err("an error")
     }
 }
 

@@ -1,0 +1,34 @@
+//! System One decisions: questions into reads, logits into probabilities.
+//!
+//! A [`Reader`] is made once for a served model. [`Reader::plan`] turns a request into a [`Plan`]: prompts, and branches
+//! after them with the places and label tokens whose logits decide. Whoever runs the reads hands the logits back to
+//! [`Plan::readings`].
+//!
+//! A canvas model reads all questions at once: its prompt lists them, and a canvas holds the answers with a token of
+//! noise in place of each label. A model that predicts the next token reads each question by itself: its prompt ends
+//! with the state, and each branch holds one question up to where the label would follow.
+//!
+//! Ids of questions never enter a prompt, and neither does the order of the questions: they are asked in an order of
+//! their own content, equal ones once.
+//!
+//! The crate does no I/O and has no clock; equal requests give equal plans.
+#![forbid(unsafe_code)]
+
+mod agenda;
+mod canvas;
+mod causal;
+mod error;
+mod labels;
+mod layout;
+mod noise;
+mod order;
+mod plan;
+mod prior;
+mod prompt;
+mod reader;
+mod tree;
+mod wording;
+
+pub use error::{PlanError, ReadError, ReaderError};
+pub use plan::{PartLogits, Plan, ReadPart};
+pub use reader::{NoulLabels, Reader, ReaderOptions, Readout, ScoreLabels, Temperatures};

@@ -1,0 +1,331 @@
+use std::sync::Arc;
+
+use laneway_protocol::systemone::{DecisionRequest, Question, Samples};
+use laneway_session::canvas::{CanvasLimits, Noise};
+use laneway_text::{ChatTemplate, Tokenizer};
+
+use crate::agenda::{Agenda, Item, Kind};
+use crate::canvas::{self, CanvasStyle};
+use crate::causal::{self, Asking, CausalStyle};
+use crate::error::{PlanError, ReaderError};
+use crate::labels::{TextLabels, canvas_letters};
+use crate::layout::Layout;
+use crate::order::orders;
+use crate::plan::{Noisy, Plan};
+use crate::prior::Priors;
+use crate::prompt::Prompter;
+use crate::wording::NO_STATE;
+
+/// How a model gives distributions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Readout {
+    /// It predicts the next token.
+    Autoregressive,
+    /// It revises a canvas.
+    Canvas(CanvasLimits),
+}
+
+/// How a model's decisions are read, as its owner sets it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReaderOptions {
+    /// What logits are divided by.
+    pub temperatures: Temperatures,
+    /// Orders of the options that are averaged at least, from 1.
+    pub permutations: u32,
+    /// Whether the habit without a state is always divided out; only for a model that predicts the next token.
+    pub prior_correction: bool,
+    /// What a noul is answered with by a model that predicts the next token.
+    pub noul_labels: NoulLabels,
+    /// What a score is answered with by such a model.
+    pub score_labels: ScoreLabels,
+    /// Text that such a model's answer begins with, before the label.
+    pub answer_opening: String,
+}
+
+/// Temperatures by type of question, each over 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperatures {
+    pub noul: f64,
+    pub choice: f64,
+    pub score: f64,
+}
+
+/// Labels of a noul.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoulLabels {
+    /// Yes and No.
+    #[default]
+    Words,
+    /// A and B, for the options Yes and No.
+    Letters,
+}
+
+/// Labels of a score.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScoreLabels {
+    /// 0 for the lowest level, and so on.
+    #[default]
+    Digits,
+    /// A and so on.
+    Letters,
+}
+
+/// Turns requests into reads of one model.
+pub struct Reader {
+    prompter: Prompter,
+    style: Style,
+    options: ReaderOptions,
+    priors: Priors,
+}
+
+enum Style {
+    Causal(CausalStyle),
+    Canvas(CanvasStyle),
+}
+
+impl Default for ReaderOptions {
+    fn default() -> Self {
+        Self {
+            temperatures: Temperatures::default(),
+            permutations: 1,
+            prior_correction: false,
+            noul_labels: NoulLabels::default(),
+            score_labels: ScoreLabels::default(),
+            answer_opening: String::new(),
+        }
+    }
+}
+
+impl Default for Temperatures {
+    fn default() -> Self {
+        Self { noul: 1.0, choice: 1.0, score: 1.0 }
+    }
+}
+
+impl Temperatures {
+    pub(crate) fn of(&self, kind: Kind) -> f64 {
+        match kind {
+            Kind::Noul => self.noul,
+            Kind::Choice => self.choice,
+            Kind::Score => self.score,
+        }
+    }
+
+    fn check(&self) -> Result<(), ReaderError> {
+        for (kind, value) in [("noul", self.noul), ("choice", self.choice), ("score", self.score)] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(ReaderError::Temperature { kind, value });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// Finds the labels of a model's tokenizer; a model without a template is given plain text.
+    ///
+    /// # Errors
+    /// Temperatures that are not positive, a canvas without room, a template that fails on any conversation, a
+    /// tokenizer without labels.
+    pub fn new(
+        tokenizer: Arc<Tokenizer>,
+        template: Option<ChatTemplate>,
+        readout: Readout,
+        options: ReaderOptions,
+    ) -> Result<Self, ReaderError> {
+        options.temperatures.check()?;
+        let prompter = Prompter::new(tokenizer, template)?;
+        let style = match readout {
+            Readout::Autoregressive => Style::Causal(causal_style(&prompter, &options)?),
+            Readout::Canvas(limits) => Style::Canvas(canvas_style(&prompter, limits)?),
+        };
+        Ok(Self { prompter, style, options, priors: Priors::default() })
+    }
+
+    /// What is to be read for a request, by a model with a context of so many tokens.
+    ///
+    /// # Errors
+    /// What this model cannot read, with the question and the numbers; nothing is cut.
+    pub fn plan(&self, request: &DecisionRequest, context_length: usize) -> Result<Plan, PlanError> {
+        self.check(request)?;
+        let corrects = match self.style {
+            Style::Causal(_) => request.options.prior_correction || self.options.prior_correction,
+            Style::Canvas(_) => false,
+        };
+        let permutations = request.options.permutations.max(self.options.permutations);
+        let agenda = Agenda::new(request, corrects || permutations > 1);
+        let item_orders = |item: &Item| if item.is_forced() { Vec::new() } else { orders(item, permutations) };
+        let shown: Vec<Vec<Vec<usize>>> = agenda.items.iter().map(item_orders).collect();
+        let mut plan = Plan {
+            parts: Vec::new(),
+            looks: Vec::new(),
+            temperatures: self.options.temperatures,
+            input_tokens: 0,
+            known_priors: vec![None; agenda.items.len()],
+            orders: shown.iter().map(Vec::len).collect(),
+            priors: self.priors.clone(),
+            canvases: None,
+            agenda,
+        };
+        if plan.orders.iter().all(|orders| *orders == 0) {
+            return Ok(plan);
+        }
+        let state = request.state.text();
+        match &self.style {
+            Style::Causal(style) => {
+                self.plan_causal(style, state.trim(), &shown, corrects, context_length, &mut plan)?
+            }
+            Style::Canvas(style) => self.plan_canvas(style, request, &shown, context_length, &mut plan)?,
+        }
+        Ok(plan)
+    }
+
+    /// The text of a plan: each prompt, then its branches with the labels of every slot.
+    pub fn describe(&self, plan: &Plan) -> String {
+        let text = |ids: &[u32]| self.prompter.tokenizer.decode(ids, false);
+        let mut out = String::new();
+        for part in plan.parts() {
+            out += &format!("=== prompt, {} tokens\n{}\n", part.prompt.len(), text(&part.prompt));
+            for branch in &part.branches {
+                out += &format!("--- {:?}, {} tokens\n{}\n", branch.kind, branch.tokens.len(), text(&branch.tokens));
+                for slot in &branch.slots {
+                    let labels: Vec<String> = slot.labels.iter().map(|label| text(&[*label])).collect();
+                    out += &format!("  row {}: {labels:?}\n", slot.row);
+                }
+            }
+        }
+        out
+    }
+
+    /// Refuses what would change the answers and cannot be done.
+    fn check(&self, request: &DecisionRequest) -> Result<(), PlanError> {
+        let options = &request.options;
+        let refuse = |field, reason| Err(PlanError::Unsupported { field, reason });
+        if options.think > 0 {
+            return refuse("think", "decisions are read without thinking");
+        }
+        if options.sequential {
+            return refuse("sequential", "questions are read independently");
+        }
+        match &self.style {
+            Style::Causal(_) if options.steps != 1 => refuse("steps", "it has no canvas to revise"),
+            Style::Causal(_) if !matches!(options.samples, Samples::Auto | Samples::Fixed(1)) => {
+                refuse("samples", "its reads have no noise, so all would be equal")
+            }
+            Style::Canvas(_) if options.prior_correction => {
+                refuse("x_prior_correction", "it reads all questions at once")
+            }
+            Style::Canvas(style)
+                if matches!(style.limits.noise, Noise::Masked { .. })
+                    && !matches!(options.samples, Samples::Auto | Samples::Fixed(1)) =>
+            {
+                refuse("samples", "its canvas is masked, so all would be equal")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn plan_causal(
+        &self,
+        style: &CausalStyle,
+        state: &str,
+        shown: &[Vec<Vec<usize>>],
+        corrects: bool,
+        context: usize,
+        plan: &mut Plan,
+    ) -> Result<(), PlanError> {
+        let mut askings: Vec<Asking> = Vec::new();
+        for (index, item) in plan.agenda.items.iter().enumerate() {
+            for (at, order) in shown[index].iter().enumerate() {
+                let refused = |labels| {
+                    let question = plan.agenda.id(index);
+                    PlanError::TooManyOptions { question, options: order.len(), labels }
+                };
+                askings.push(style.asking(index, item, at, order).map_err(refused)?);
+            }
+        }
+        let read = causal::section(&self.prompter, &style.opening, state, &askings, (0, false), context)?;
+        let firsts = askings.iter().zip(&read.question_tokens).filter(|(asking, _)| asking.order == 0);
+        plan.input_tokens = read.part.prompt.len() + firsts.map(|(_, tokens)| tokens).sum::<usize>();
+        plan.parts.push(read.part);
+        plan.looks.extend(read.looks);
+        if !corrects {
+            return Ok(());
+        }
+        let known = |(index, item): (usize, &Item)| self.priors.get(item, shown[index].len());
+        plan.known_priors = plan.agenda.items.iter().enumerate().map(known).collect();
+        askings.retain(|asking| plan.known_priors[asking.item].is_none());
+        if !askings.is_empty() {
+            let read = causal::section(&self.prompter, &style.opening, NO_STATE, &askings, (1, true), context)?;
+            plan.parts.push(read.part);
+            plan.looks.extend(read.looks);
+        }
+        Ok(())
+    }
+
+    fn plan_canvas(
+        &self,
+        style: &CanvasStyle,
+        request: &DecisionRequest,
+        shown: &[Vec<Vec<usize>>],
+        context: usize,
+        plan: &mut Plan,
+    ) -> Result<(), PlanError> {
+        let state = request.state.text();
+        let planned = style.plan(&self.prompter, &plan.agenda, state.trim(), shown, request.options.steps)?;
+        let seed = seed(request, &plan.agenda);
+        let samples = match request.options.samples {
+            Samples::Auto => 1,
+            Samples::Fixed(samples) => samples.max(1),
+        };
+        plan.input_tokens = planned.prompts.first().map_or(0, Vec::len);
+        plan.parts = canvas::parts(&planned.prompts);
+        for canvas in &planned.canvases {
+            for sample in 0..u64::from(samples) {
+                let branch = plan.parts[canvas.part].branches.len();
+                let (branch, looks) = canvas.fill(&style.limits, seed, sample, canvas.part, branch);
+                let tokens = plan.parts[canvas.part].prompt.len().saturating_add(branch.tokens.len());
+                if tokens > context {
+                    return Err(PlanError::TooLong { tokens, context });
+                }
+                plan.parts[canvas.part].branches.push(branch);
+                plan.looks.extend(looks);
+            }
+        }
+        let is_auto = request.options.samples == Samples::Auto && style.limits.noise == Noise::Uniform;
+        plan.canvases = Some(Noisy { limits: style.limits, seed, canvases: planned.canvases, is_auto });
+        Ok(())
+    }
+}
+
+/// The seed of the request with its questions in the order in which they are asked, equal ones once.
+fn seed(request: &DecisionRequest, agenda: &Agenda) -> u64 {
+    let first = |item: usize| agenda.asked.iter().position(|asked| asked.item == item);
+    let questions: Vec<Question> =
+        (0..agenda.items.len()).filter_map(first).map(|at| request.questions[at].clone()).collect();
+    DecisionRequest { questions, ..request.clone() }.seed()
+}
+
+fn causal_style(prompter: &Prompter, options: &ReaderOptions) -> Result<CausalStyle, ReaderError> {
+    let bare = prompter.neutral("")?;
+    let neutral = prompter.neutral(&options.answer_opening)?;
+    let opening = neutral.ids.strip_prefix(bare.ids.as_slice()).ok_or(ReaderError::NoLabels)?.to_vec();
+    let labels = TextLabels::new(prompter, &neutral);
+    if labels.letters(2).is_err() {
+        return Err(ReaderError::NoLabels);
+    }
+    let sides_are_letters = options.noul_labels == NoulLabels::Letters;
+    let levels_are_letters = options.score_labels == ScoreLabels::Letters;
+    Ok(CausalStyle { labels, opening, sides_are_letters, levels_are_letters })
+}
+
+fn canvas_style(prompter: &Prompter, limits: CanvasLimits) -> Result<CanvasStyle, ReaderError> {
+    if limits.length == 0 || limits.vocabulary == 0 {
+        return Err(ReaderError::Canvas { length: limits.length, vocabulary: limits.vocabulary });
+    }
+    let letters = [Layout::Lines, Layout::Indexed].map(|layout| canvas_letters(&prompter.tokenizer, layout));
+    if letters.iter().all(|letters| letters.len() < 2) {
+        return Err(ReaderError::NoLabels);
+    }
+    Ok(CanvasStyle { limits, scaffold: prompter.missing_thought()?, close: prompter.turn_close(), letters })
+}
