@@ -10,7 +10,7 @@ import openai
 from checks import STATE, choice_confidence, close, is_distribution, refused, run, score_confidence
 
 BASE_URL = sys.argv[1]
-API_KEY = sys.argv[2] if len(sys.argv) > 2 else None
+API_KEY = sys.argv[2] if len(sys.argv) > 2 else ""
 PREDICATE = {"type": "predicate", "name": "refund", "instructions": "The customer wants money back."}
 CHOICE = {
     "type": "choice",

@@ -22,7 +22,7 @@ from checks import (
 from typesafe_sdk import AsyncTypeSafeClient, Choice, Noul, RetryPolicy, Score, TypeSafeClient
 
 ADDRESS = sys.argv[1]
-API_KEY = sys.argv[2] if len(sys.argv) > 2 else None
+API_KEY = sys.argv[2] if len(sys.argv) > 2 else ""
 SETTINGS = {
     "api_key": API_KEY or "local",
     "base_url": ADDRESS,

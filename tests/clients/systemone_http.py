@@ -1,6 +1,6 @@
 """Checks of POST /v1/systemone that no client makes: systemone_http.py ADDRESS [API_KEY] [ORIGIN].
 
-ORIGIN is the one that the server was told to allow with --cors; an empty API_KEY means none.
+ORIGIN is the one that the server was told to allow with --cors. Empty ones mean none.
 """
 
 import gzip
@@ -19,7 +19,7 @@ else:
 
 ADDRESS = urllib.parse.urlsplit(sys.argv[1])
 API_KEY = sys.argv[2] if len(sys.argv) > 2 else ""
-ORIGIN = sys.argv[3] if len(sys.argv) > 3 else None
+ORIGIN = sys.argv[3] if len(sys.argv) > 3 else ""
 SDK_HEADERS = ["authorization", "content-type", "x-typesafe-sdk", "x-typesafe-runtime", "x-typesafe-retry-count"]
 REFUND = {"type": "noul", "instructions": "Does the customer want money back?"}
 BODY = {"model": "jev-latest", "state": STATE, "questions": {"refund": REFUND}}
@@ -143,8 +143,8 @@ def unknown_fields_are_ignored():
 def every_wrong_place_is_told():
     body = {"state": 1, "questions": {"a": {"type": "choice", "criteria": ["x"]}, "b": {}}}
     detail = refuses(send(body), 422)
-    places = [error["loc"] for error in detail]
-    assert [["body", "state"]] + [["body", "questions", id] for id in "ab"] == [place[: 2 + (place[1] == "questions")] for place in places], places
+    places = [error["loc"][:3] for error in detail]
+    assert places == [["body", "state"], ["body", "questions", "a"], ["body", "questions", "b"]], places
     assert all(error["msg"] and error["type"] for error in detail)
     for broken in [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"state": "s"}', b"[" * 100_000]:
         assert isinstance(refuses(send(broken), 422), list), broken

@@ -10,7 +10,9 @@ use crate::server::Server;
 use crate::setup;
 
 const KEY: &str = "test-key";
+const NO_KEY: &str = "";
 const ORIGIN: &str = "https://app.example";
+const NO_ORIGIN: &str = "";
 /// A random diffusion model with a chat template; it decides nothing well, but quickly.
 const DIFFUSION: &str = "tests/data/fixtures/diffusion_chat_tiny";
 
@@ -18,16 +20,19 @@ const DIFFUSION: &str = "tests/data/fixtures/diffusion_chat_tiny";
 /// and a short chat against one on lavapipe.
 pub fn test(model: &Path, count: &mut Count) -> Result<()> {
     step("clients against a server on the cpu device", || {
-        let server = Server::start(model, "cpu", &["--api-key", KEY])?;
+        let server = Server::start(model, "cpu", &["--api-key", KEY, "--ctx", "8192"])?;
         chat(&server, count)?;
         python(&["openai_chat.py", &server.base_url(), KEY], count)?;
         javascript(&["openai_chat.mjs", &server.base_url(), KEY], count)?;
-        decisions(&server, Some(KEY), count)?;
+        decisions(&server, KEY, NO_ORIGIN, count)?;
+        python(&["conformance.py", &server.address, KEY], count)?;
         stops(server, count)
     })?;
     step("decisions of a diffusion model on the cpu device", || {
-        let server = Server::start(&root().join(DIFFUSION), "cpu", &["--cors", ORIGIN])?;
-        decisions(&server, None, count)?;
+        let server = Server::start(&root().join(DIFFUSION), "cpu", &["--cors", ORIGIN, "--ctx", "16384"])?;
+        decisions(&server, NO_KEY, ORIGIN, count)?;
+        // Questions share a canvas, and in a random model each reads all others.
+        python(&["conformance.py", &server.address, NO_KEY, "semantics.batching"], count)?;
         stops(server, count)
     })?;
     step("a chat with a server on lavapipe", || {
@@ -41,17 +46,12 @@ fn chat(server: &Server, count: &mut Count) -> Result<()> {
     count.run(command("node").arg("tests/clients/paris.mjs").arg(&server.address).arg(KEY))
 }
 
-fn decisions(server: &Server, key: Option<&str>, count: &mut Count) -> Result<()> {
+fn decisions(server: &Server, key: &str, origin: &str, count: &mut Count) -> Result<()> {
     let (address, base_url) = (&*server.address, &*server.base_url());
-    let with_key = |program, at| [program, at].into_iter().chain(key).collect::<Vec<_>>();
-    python(&with_key("systemone.py", address), count)?;
-    python(&with_key("decisions.py", base_url), count)?;
-    match key {
-        Some(key) => python(&["systemone_http.py", address, key], count)?,
-        None => python(&["systemone_http.py", address, "", ORIGIN], count)?,
-    }
-    javascript(&with_key("systemone.mjs", address), count)?;
-    python(&with_key("conformance.py", address), count)
+    python(&["systemone.py", address, key], count)?;
+    python(&["decisions.py", base_url, key], count)?;
+    python(&["systemone_http.py", address, key, origin], count)?;
+    javascript(&["systemone.mjs", address, key], count)
 }
 
 /// Runs a script of `tests/clients` with its arguments.

@@ -5,44 +5,57 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use laneway_protocol::ApiError;
+use laneway_protocol::systemone::DecisionError;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use crate::state::ApiOptions;
+use crate::state::{ApiOptions, ApiState};
 
 /// A refused body is still read for a while: a client that is sending sees the answer only afterwards.
 const DISCARD_BYTES: usize = 64 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Reads a JSON body, or says why not, if possible before it has arrived.
-pub(crate) async fn read(request: Request, options: &ApiOptions) -> Result<Bytes, ApiError> {
-    let headers = request.headers().clone();
-    let coding = check_headers(&headers, options.body_limit_bytes, is_json);
-    decode(receive(request, options, coding).await?, options.body_limit_bytes)
+pub(crate) async fn read(request: Request, state: &ApiState) -> Result<Bytes, ApiError> {
+    let codings = check_headers(request.headers(), state.options.body_limit_bytes, is_json);
+    unpacked(receive(request, &state.options, codings).await?, None, state).await
 }
 
 /// Reads a JSON body, or the part called `request` of a form.
-pub(crate) async fn read_form(request: Request, options: &ApiOptions) -> Result<Bytes, ApiError> {
-    let headers = request.headers().clone();
-    let coding = check_headers(&headers, options.body_limit_bytes, |kind| is_json(kind) || is_form(kind));
-    let bytes = decode(receive(request, options, coding).await?, options.body_limit_bytes)?;
+pub(crate) async fn read_form(request: Request, state: &ApiState) -> Result<Bytes, DecisionError> {
+    let headers = request.headers();
     let kind = headers.get(header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
-    match kind.filter(|kind| is_form(kind)) {
-        Some(kind) => form_request(&kind, bytes).await,
-        None => Ok(bytes),
-    }
+    let form = kind.filter(|kind| is_form(kind)).map(String::from);
+    let is_accepted = |kind: &str| is_json(kind) || is_form(kind);
+    let codings = match form.as_ref().and_then(|_| foreign_origin(headers, &state.options.cors_origins)) {
+        Some(origin) => Err(DecisionError::origin_not_allowed(&origin)),
+        None => check_headers(headers, state.options.body_limit_bytes, is_accepted).map_err(DecisionError::from),
+    };
+    Ok(unpacked(receive(request, &state.options, codings).await?, form, state).await?)
+}
+
+/// The page that sends a form without being allowed to: for forms, no browser asks first.
+fn foreign_origin(headers: &HeaderMap, allowed: &[String]) -> Option<String> {
+    let origin = headers.get(header::ORIGIN)?.as_bytes();
+    let origin = String::from_utf8_lossy(origin).into_owned();
+    let host = origin.split_once("://").map(|(_, host)| host.as_bytes());
+    let is_own = host.is_some() && host == headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let is_named = allowed.iter().any(|name| name == "*" || name.trim_end_matches('/') == origin);
+    (!is_own && !is_named).then_some(origin)
 }
 
 /// A body as it was sent, and how it is compressed, in the order in which to undo it.
 type Coded = (Bytes, Vec<Coding>);
 
-async fn receive(
+async fn receive<E: From<ApiError>>(
     request: Request,
     options: &ApiOptions,
-    codings: Result<Vec<Coding>, ApiError>,
-) -> Result<Coded, ApiError> {
+    codings: Result<Vec<Coding>, E>,
+) -> Result<Coded, E> {
     let (parts, mut body) = request.into_parts();
     let headers = &parts.headers;
     let codings = match codings {
@@ -57,10 +70,26 @@ async fn receive(
         Ok(Ok(bytes)) => Ok((bytes, codings)),
         Ok(Err(error)) => {
             discard(headers, body);
-            Err(error)
+            Err(error.into())
         }
-        Err(_) => Err(ApiError::body_timeout(options.body_timeout.as_secs())),
+        Err(_) => Err(ApiError::body_timeout(options.body_timeout.as_secs()).into()),
     }
+}
+
+/// Undoes compression and form, which a small body may make long work of.
+async fn unpacked(coded: Coded, form: Option<String>, state: &ApiState) -> Result<Bytes, ApiError> {
+    let limit = state.options.body_limit_bytes;
+    if coded.1.is_empty() && form.is_none() {
+        return Ok(coded.0);
+    }
+    let unpack = move || {
+        let bytes = decode(coded, limit)?;
+        match form {
+            Some(content_type) => form_request(&content_type, bytes),
+            None => Ok(bytes),
+        }
+    };
+    state.tokenise(usize::MAX, unpack).await?
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,22 +153,27 @@ fn decode((mut bytes, codings): Coded, limit: usize) -> Result<Bytes, ApiError> 
     Ok(bytes)
 }
 
+/// Why a body cannot be unpacked.
+enum Fault {
+    Broken,
+    TooLarge,
+}
+
 impl Coding {
     fn decode(self, bytes: &[u8], limit: usize) -> Result<Bytes, ApiError> {
         let decoded = match self {
             Self::Gzip => bounded(flate2::read::MultiGzDecoder::new(bytes), limit),
             // Some clients leave zlib's header out.
             Self::Deflate => match bounded(flate2::read::ZlibDecoder::new(bytes), limit) {
-                Err(_) => bounded(flate2::read::DeflateDecoder::new(bytes), limit),
+                Err(Fault::Broken) => bounded(flate2::read::DeflateDecoder::new(bytes), limit),
                 decoded => decoded,
             },
             Self::Zstd => unpack_zstd(bytes, limit),
         };
-        match decoded {
-            Ok(decoded) if decoded.len() > limit => Err(ApiError::body_too_large(limit)),
-            Ok(decoded) => Ok(decoded.into()),
-            Err(_) => Err(ApiError::invalid(format!("the request body is no valid {} data", self.name()))),
-        }
+        decoded.map(Bytes::from).map_err(|fault| match fault {
+            Fault::TooLarge => ApiError::body_too_large(limit),
+            Fault::Broken => ApiError::invalid(format!("the request body is no valid {} data", self.name())),
+        })
     }
 
     fn name(self) -> &'static str {
@@ -152,33 +186,58 @@ impl Coding {
 }
 
 /// Reads one byte over the limit at most.
-fn bounded(reader: impl Read, limit: usize) -> std::io::Result<Vec<u8>> {
+fn bounded(reader: impl Read, limit: usize) -> Result<Vec<u8>, Fault> {
     let mut decoded = Vec::new();
-    reader.take(limit as u64 + 1).read_to_end(&mut decoded)?;
-    Ok(decoded)
+    reader.take(limit as u64 + 1).read_to_end(&mut decoded).map_err(|_| Fault::Broken)?;
+    if decoded.len() > limit { Err(Fault::TooLarge) } else { Ok(decoded) }
 }
 
-fn unpack_zstd(mut bytes: &[u8], limit: usize) -> std::io::Result<Vec<u8>> {
+/// Whoever sends more frames than this wants the work of beginning them.
+const MOST_FRAMES: usize = 1024;
+
+fn unpack_zstd(mut bytes: &[u8], limit: usize) -> Result<Vec<u8>, Fault> {
     let mut decoded = Vec::new();
-    while !bytes.is_empty() && decoded.len() <= limit {
-        let frame = ruzstd::decoding::StreamingDecoder::new(&mut bytes).map_err(std::io::Error::other)?;
-        decoded.extend(bounded(frame, limit - decoded.len())?);
+    for _ in 0..MOST_FRAMES {
+        if bytes.is_empty() {
+            return Ok(decoded);
+        }
+        let mut frame = FrameDecoder::new();
+        match frame.init(&mut bytes) {
+            Ok(()) => {}
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                bytes = bytes.get(length as usize..).ok_or(Fault::Broken)?;
+                continue;
+            }
+            Err(_) => return Err(Fault::Broken),
+        }
+        // A stream would begin only once the window that the frame says it needs, up to terabytes, is full.
+        let left = limit - decoded.len();
+        frame
+            .decode_blocks(&mut bytes, BlockDecodingStrategy::UptoBytes(left.saturating_add(1)))
+            .map_err(|_| Fault::Broken)?;
+        if !frame.is_finished() || frame.can_collect() > left {
+            return Err(Fault::TooLarge);
+        }
+        decoded.extend(frame.collect().unwrap_or_default());
     }
-    Ok(decoded)
+    if bytes.is_empty() { Ok(decoded) } else { Err(Fault::Broken) }
 }
 
 /// The JSON part of a form; its other parts are images, which no model here can see.
-async fn form_request(content_type: &str, bytes: Bytes) -> Result<Bytes, ApiError> {
+fn form_request(content_type: &str, bytes: Bytes) -> Result<Bytes, ApiError> {
     let broken = |error: multer::Error| ApiError::invalid(format!("the form could not be read: {error}"));
     let boundary = multer::parse_boundary(content_type).map_err(broken)?;
     let whole = futures::stream::once(async { Ok::<_, std::convert::Infallible>(bytes) });
     let mut form = multer::Multipart::new(whole, boundary);
-    while let Some(field) = form.next_field().await.map_err(broken)? {
-        if field.name() == Some("request") {
-            return field.bytes().await.map_err(broken);
+    // The whole body is there, so nothing is waited for.
+    futures::executor::block_on(async {
+        while let Some(field) = form.next_field().await.map_err(broken)? {
+            if field.name() == Some("request") {
+                return field.bytes().await.map_err(broken);
+            }
         }
-    }
-    Err(ApiError::invalid("the form has no part called `request`"))
+        Err(ApiError::invalid("the form has no part called `request`"))
+    })
 }
 
 fn is_form(content_type: &str) -> bool {
@@ -294,18 +353,70 @@ mod tests {
         assert_eq!(status(&zstd(&large), "zstd"), 413);
     }
 
+    /// A frame with a window of 2^`log` bytes and `blocks` blocks of 128 KiB of spaces, each in four bytes.
+    fn spaces(log: u8, blocks: usize) -> Vec<u8> {
+        let mut frame = vec![0x28, 0xB5, 0x2F, 0xFD, 0, (log - 10) << 3];
+        for block in 1..=blocks {
+            let header = (128 << 10) << 3 | 1 << 1 | u32::from(block == blocks);
+            frame.extend_from_slice(&header.to_le_bytes()[..3]);
+            frame.push(b' ');
+        }
+        frame
+    }
+
+    #[test]
+    fn a_large_window_lets_no_bomb_pass() {
+        // 40 GiB, which nothing must be made to hold.
+        for log in [10, 20, 27, 40] {
+            let body = spaces(log, 320_000);
+            assert_eq!(unpack_status(&body, 4 << 20), Some(413), "a window of 2^{log}");
+        }
+        assert_eq!(unpack_status(&spaces(40, 2), 256 << 10), None);
+        assert_eq!(unpack_status(&spaces(40, 2), (256 << 10) - 1), Some(413));
+    }
+
+    #[test]
+    fn frames_without_content_are_bounded_and_skipped() {
+        let skipped = [0x50, 0x2A, 0x4D, 0x18, 2, 0, 0, 0, 7, 7];
+        assert_eq!(sent(&[&skipped[..], &zstd(b"{}")].concat(), Some("zstd")).unwrap(), b"{}"[..]);
+        assert_eq!(unpack_status(&[0x50, 0x2A, 0x4D, 0x18, 255, 255, 255, 255, 7], 1000), Some(400));
+        let empty = [0x28, 0xB5, 0x2F, 0xFD, 0, 0, 1, 0, 0];
+        assert_eq!(unpack_status(&empty.repeat(MOST_FRAMES), 1000), None);
+        assert_eq!(unpack_status(&empty.repeat(MOST_FRAMES + 1), 1000), Some(400));
+    }
+
+    fn unpack_status(body: &[u8], limit: usize) -> Option<u16> {
+        Coding::Zstd.decode(body, limit).err().map(|error| error.status)
+    }
+
+    #[test]
+    fn forms_of_other_pages_are_told_apart() {
+        let foreign = |origin: Option<&str>, allowed: &[&str]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, "localhost:8080".parse().unwrap());
+            if let Some(origin) = origin {
+                headers.insert(header::ORIGIN, HeaderValue::from_bytes(origin.as_bytes()).unwrap());
+            }
+            let allowed: Vec<String> = allowed.iter().map(|name| name.to_string()).collect();
+            foreign_origin(&headers, &allowed).is_some()
+        };
+        assert!(!foreign(None, &[]));
+        assert!(!foreign(Some("http://localhost:8080"), &[]));
+        assert!(!foreign(Some("https://app.example"), &["https://app.example/"]));
+        assert!(!foreign(Some("https://app.example"), &["*"]));
+        for origin in ["https://evil.example", "null", "http://localhost:8081", "", "é://localhost"] {
+            assert!(foreign(Some(origin), &["https://app.example"]), "{origin}");
+        }
+    }
+
     #[test]
     fn a_form_yields_its_request_part() {
         let form = |body: &'static str| {
-            pollster_free(form_request("multipart/form-data; boundary=x", Bytes::from_static(body.as_bytes())))
+            form_request("multipart/form-data; boundary=x", Bytes::from_static(body.as_bytes()))
         };
         let part = |name: &str| format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{{}}\r\n--x--\r\n");
         assert_eq!(form(part("request").leak()).unwrap(), "{}");
         assert_eq!(form(part("image").leak()).unwrap_err().status, 400);
         assert_eq!(form("no form").unwrap_err().status, 400);
-    }
-
-    fn pollster_free<T>(work: impl Future<Output = T>) -> T {
-        futures::executor::block_on(work)
     }
 }

@@ -5,34 +5,48 @@ use axum::response::Response;
 use laneway_protocol::chat::{
     AssistantMessage, ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChunkChoice, Delta, TokenLogprob,
 };
-use laneway_protocol::{ApiError, ChatTurn, FinishReason, Message, Usage};
+use laneway_protocol::{ApiError, ChatTurn, FinishReason, Message, TurnSettings, Usage};
 use laneway_text::{ChatMessage, RenderOptions, TextError};
 
 use crate::answer::{Choice, Head, Shape, deliver, unix_now_s};
 use crate::body;
 use crate::refusal::Refusal;
+use crate::render::rendered;
 use crate::state::{ApiState, TextModel};
 use crate::turns::{News, TokenPrompt, Turns};
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Result<Response, Refusal> {
-    let bytes = body::read(request, &state.options).await?;
-    let ChatTurn { model, messages, settings } = ChatTurn::from_json(&bytes)?;
-    let model = state.admit(&model)?;
+    let (model, settings, prompt) = prompt(&state, request).await?;
     let shape = ChatShape {
         head: Head::new("chatcmpl", &model, settings.delivery),
         wants_logprobs: settings.top_logprobs.is_some(),
-    };
-    let prompt = {
-        let model = model.clone();
-        let thinking = settings.thinking;
-        state.tokenise(bytes.len(), move || render(&model, &messages, thinking)).await??
     };
     let turns = Turns::start(state, model, vec![prompt], &settings)?;
     Ok(deliver(turns, shape, settings.delivery).await?)
 }
 
-fn render(model: &TextModel, messages: &[Message], thinking: bool) -> Result<TokenPrompt, ApiError> {
+/// `POST /v1/chat/completions/render`: the prompt of such a request, and nothing more.
+pub(crate) async fn render(State(state): State<Arc<ApiState>>, request: Request) -> Result<Response, Refusal> {
+    let (_, _, prompt) = prompt(&state, request).await?;
+    Ok(rendered(vec![prompt])?)
+}
+
+async fn prompt(
+    state: &ApiState,
+    request: Request,
+) -> Result<(Arc<TextModel>, TurnSettings, TokenPrompt), ApiError> {
+    let bytes = body::read(request, state).await?;
+    let length = bytes.len();
+    let ChatTurn { model, messages, settings } =
+        state.tokenise(length, move || ChatTurn::from_json(&bytes)).await??;
+    let model = state.admit(&model)?;
+    let (written, thinking) = (model.clone(), settings.thinking);
+    let prompt = state.tokenise(length, move || write(&written, &messages, thinking)).await??;
+    Ok((model, settings, prompt))
+}
+
+fn write(model: &TextModel, messages: &[Message], thinking: bool) -> Result<TokenPrompt, ApiError> {
     let template = model.template.as_ref().ok_or_else(|| {
         let message = format!("{} has no chat template; use /v1/completions", model.info.id);
         ApiError::unsupported("model", message)

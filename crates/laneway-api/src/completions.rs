@@ -4,12 +4,13 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use laneway_protocol::chat::TokenLogprob;
 use laneway_protocol::completion::{Completion, CompletionChoice, CompletionLogprobs};
-use laneway_protocol::{ApiError, CompletionTurn, FinishReason, Prompt, Usage};
+use laneway_protocol::{ApiError, CompletionTurn, FinishReason, Prompt, TurnSettings, Usage};
 use laneway_text::EncodeOptions;
 
 use crate::answer::{Choice, Head, Shape, deliver};
 use crate::body;
 use crate::refusal::Refusal;
+use crate::render::rendered;
 use crate::state::{ApiState, TextModel};
 use crate::turns::{News, TokenPrompt, Turns};
 
@@ -18,25 +19,39 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// `POST /v1/completions`.
 pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Result<Response, Refusal> {
-    let bytes = body::read(request, &state.options).await?;
-    let CompletionTurn { model, prompts, mut settings } = CompletionTurn::from_json(&bytes)?;
+    let (model, mut settings, prompts) = prompts(&state, request).await?;
     settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     // Drafts are told by chat chunks only.
     settings.drafts = false;
-    let model = state.admit(&model)?;
     let mut shape = CompletionShape {
         head: Head::new("cmpl", &model, settings.delivery),
         wants_logprobs: settings.top_logprobs.is_some(),
         offsets: Vec::new(),
     };
-    let prompts = {
-        let model = model.clone();
-        let encode = move || prompts.into_iter().map(|prompt| encode(&model, prompt)).collect::<Result<Vec<_>, _>>();
-        state.tokenise(bytes.len(), encode).await??
-    };
     let turns = Turns::start(state, model, prompts, &settings)?;
     shape.offsets = vec![0; turns.choices() as usize];
     Ok(deliver(turns, shape, settings.delivery).await?)
+}
+
+/// `POST /v1/completions/render`: the prompt of such a request, and nothing more.
+pub(crate) async fn render(State(state): State<Arc<ApiState>>, request: Request) -> Result<Response, Refusal> {
+    let (_, _, prompts) = prompts(&state, request).await?;
+    Ok(rendered(prompts)?)
+}
+
+async fn prompts(
+    state: &ApiState,
+    request: Request,
+) -> Result<(Arc<TextModel>, TurnSettings, Vec<TokenPrompt>), ApiError> {
+    let bytes = body::read(request, state).await?;
+    let length = bytes.len();
+    let CompletionTurn { model, prompts, settings } =
+        state.tokenise(length, move || CompletionTurn::from_json(&bytes)).await??;
+    let model = state.admit(&model)?;
+    let encoder = model.clone();
+    let encode = move || prompts.into_iter().map(|prompt| encode(&encoder, prompt)).collect::<Result<Vec<_>, _>>();
+    let prompts = state.tokenise(length, encode).await??;
+    Ok((model, settings, prompts))
 }
 
 fn encode(model: &TextModel, prompt: Prompt) -> Result<TokenPrompt, ApiError> {

@@ -7,6 +7,10 @@ use laneway_text::{Detokenizer, StopMatcher, Tokenizer};
 const CHANNELS: [(&str, &str, bool); 2] = [("<|channel>", "<channel|>", true), ("<think>", "</think>", false)];
 /// The channel that holds thoughts.
 const THOUGHT: &str = "thought";
+/// Bytes without a line break after which a channel has no name: it is text that nothing may hold back.
+const LONGEST_NAME: usize = 64;
+/// Tokens at the end of a prompt among which a channel that goes on in the answer is opened.
+const OPENING: usize = 8;
 
 /// Turns generated tokens into text that is safe to send: whole characters, nothing of a stop string.
 pub struct TextDecoder {
@@ -31,6 +35,8 @@ enum Place {
     AnswerStart,
     /// The channel's name so far.
     Name(String),
+    /// The same for a thought.
+    ThoughtStart,
     Thought,
 }
 
@@ -50,14 +56,36 @@ impl TextDecoder {
         self
     }
 
+    /// Begins inside the channel that a prompt ends with, where a template opens one.
+    pub fn after(mut self, prompt: &[u32]) -> Self {
+        let Some(channel) = &mut self.channel else { return self };
+        let end = &prompt[prompt.len().saturating_sub(OPENING)..];
+        let Some(at) = end.iter().rposition(|token| *token == channel.opens) else { return self };
+        let text = self.tokenizer.decode(&end[at + 1..], false);
+        channel.place = match text.split_once('\n').filter(|_| channel.is_named) {
+            Some((name, rest)) if name.trim() == THOUGHT && rest.trim().is_empty() => Place::ThoughtStart,
+            None if channel.is_named && THOUGHT.starts_with(&text) => Place::Name(text),
+            None if !channel.is_named && text.trim().is_empty() => Place::ThoughtStart,
+            _ => return self,
+        };
+        self
+    }
+
     /// Text that is held back, when a channel opens or closes.
     fn held_back(&mut self) -> Decoded {
         let rest = self.detokenizer.finish().unwrap_or_default();
         let mut decoded = self.place(rest);
         if !decoded.reasoning {
-            decoded.text.push_str(&self.stops.finish().text);
+            let last = self.stops.finish();
+            decoded.text.push_str(&last.text);
+            decoded.stop = last.hit.map(|_| StopReason::StopString);
         }
         decoded
+    }
+
+    fn is_thinking(&self) -> bool {
+        let place = self.channel.as_ref().map(|channel| &channel.place);
+        matches!(place, Some(Place::Thought | Place::ThoughtStart))
     }
 
     /// The channel's own part of a piece of text.
@@ -74,10 +102,21 @@ impl TextDecoder {
             }
             Place::Name(name) => {
                 name.push_str(&piece);
-                let Some((name, text)) = name.split_once('\n') else { return Decoded::default() };
-                let (is_thought, text) = (name.trim() == THOUGHT, text.to_owned());
-                channel.place = if is_thought { Place::Thought } else { Place::AnswerStart };
+                let (text, place) = match name.split_once('\n') {
+                    Some((name, text)) if name.trim() == THOUGHT => (text.to_owned(), Place::ThoughtStart),
+                    Some((_, text)) => (text.to_owned(), Place::AnswerStart),
+                    None if name.len() > LONGEST_NAME => (std::mem::take(name), Place::Answer),
+                    None => return Decoded::default(),
+                };
+                channel.place = place;
                 self.place(text)
+            }
+            Place::ThoughtStart => {
+                let text = piece.trim_start_matches('\n').to_owned();
+                if !text.is_empty() {
+                    channel.place = Place::Thought;
+                }
+                Decoded { text, reasoning: true, stop: None }
             }
             Place::Thought => Decoded { text: piece, reasoning: true, stop: None },
         }
@@ -94,7 +133,7 @@ impl Channel {
     fn after(&self, token: u32) -> Option<Place> {
         match token {
             token if token == self.opens && self.is_named => Some(Place::Name(String::new())),
-            token if token == self.opens => Some(Place::Thought),
+            token if token == self.opens => Some(Place::ThoughtStart),
             token if token == self.closes => Some(Place::AnswerStart),
             _ => None,
         }
@@ -104,7 +143,8 @@ impl Channel {
 impl Decoder for TextDecoder {
     fn token(&mut self, token: u32) -> Decoded {
         if self.tokenizer.end_of_generation().contains(&token) {
-            return Decoded { stop: Some(StopReason::Eos), ..Decoded::default() };
+            // What is held back then belongs to where the answer broke off.
+            return Decoded { stop: Some(StopReason::Eos), reasoning: self.is_thinking(), ..Decoded::default() };
         }
         if let Some(place) = self.channel.as_ref().and_then(|channel| channel.after(token)) {
             let decoded = self.held_back();

@@ -92,6 +92,8 @@ pub(crate) struct ApiMetrics {
     inference: Histograms,
     prompt_tokens: Histograms,
     generation_tokens: Histograms,
+    read: Histograms,
+    read_queue: Histograms,
 }
 
 impl ApiMetrics {
@@ -117,6 +119,8 @@ impl ApiMetrics {
             inference: histograms("vllm:request_inference_time_seconds", "From start to the last token", LATENCY),
             prompt_tokens: histograms("vllm:request_prompt_tokens", "Tokens of a prompt", TOKENS),
             generation_tokens: histograms("vllm:request_generation_tokens", "Tokens of an answer", TOKENS),
+            read: histograms("laneway_read_time_seconds", "From start to end of a read", TTFT),
+            read_queue: histograms("laneway_read_queue_time_seconds", "From submission to start of a read", TTFT),
             requests: Family::default(),
             finished: Family::default(),
             registry: Registry::default(),
@@ -150,15 +154,20 @@ impl ApiMetrics {
         self.finished.get_or_create(&FinishLabels { model_name, engine, finished_reason }).inc();
     }
 
-    fn read_records(&self, model: &TextModel) {
+    /// Takes the figures of ended turns and reads, before the service drops them.
+    pub fn read_records(&self, model: &TextModel) {
         let labels = ModelLabels::of(model);
-        for record in model.service.metrics().drain_records().iter().filter(|record| record.ok) {
+        let ended = model.service.metrics();
+        for record in ended.drain_records().iter().filter(|record| record.ok) {
             self.observe(&labels, record);
+        }
+        for record in ended.drain_reads().iter().filter(|record| record.ok) {
+            self.read.get_or_create(&labels).observe(seconds(record.read_ms));
+            self.read_queue.get_or_create(&labels).observe(seconds(record.queue_ms));
         }
     }
 
     fn observe(&self, labels: &ModelLabels, record: &TurnRecord) {
-        let seconds = |ms: u64| ms as f64 / 1000.0;
         let mut values = vec![
             (&self.queue, seconds(record.queue_ms)),
             (&self.prefill, seconds(record.prefill_ms)),
@@ -184,6 +193,10 @@ impl ApiMetrics {
         encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
 }
 
 /// All figures as OpenMetrics text.

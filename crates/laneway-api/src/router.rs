@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::middleware::{from_fn_with_state, map_response};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Router, http};
 use laneway_protocol::ApiError;
@@ -10,13 +10,16 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::refusal::Refusal;
 use crate::state::ApiState;
+use crate::systemone::DecisionRefusal;
 use crate::{auth, chat, completions, cors, health, metrics, models, request, systemone};
 
 /// The API over `state`, with the routes of `pages` beside it; `pages` has no fallback of its own.
 pub fn router(state: Arc<ApiState>, pages: Router) -> Router {
     let routes = Router::new()
         .route("/v1/chat/completions", post(chat::answer))
+        .route("/v1/chat/completions/render", post(chat::render))
         .route("/v1/completions", post(completions::answer))
+        .route("/v1/completions/render", post(completions::render))
         .route("/v1/systemone", post(systemone::answer))
         .route("/systemone", post(systemone::answer))
         .route("/v1/decisions", post(systemone::decisions))
@@ -42,8 +45,10 @@ async fn unknown_route(request: Request) -> Refusal {
     Refusal(ApiError::route_not_found(request.uri().path()))
 }
 
-async fn wrong_method(request: Request) -> Refusal {
-    Refusal(ApiError::method_not_allowed(request.method().as_str(), request.uri().path()))
+async fn wrong_method(request: Request) -> Response {
+    let path = request.uri().path();
+    let error = ApiError::method_not_allowed(request.method().as_str(), path);
+    if systemone::is_path(path) { DecisionRefusal::from(error).into_response() } else { Refusal(error).into_response() }
 }
 
 async fn forbid_sniffing(mut response: Response) -> Response {

@@ -113,7 +113,7 @@ pub struct ApiState {
     pub(crate) options: ApiOptions,
     pub(crate) metrics: ApiMetrics,
     /// Long prompts are tokenised on this many blocking threads at a time.
-    pub(crate) tokenising: Semaphore,
+    pub(crate) tokenising: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
 }
 
@@ -126,7 +126,7 @@ impl ApiState {
             metrics: ApiMetrics::new(&models),
             models,
             options,
-            tokenising: Semaphore::new(threads),
+            tokenising: Arc::new(Semaphore::new(threads)),
             phase: watch::Sender::new(Phase::Serving),
         }
     }
@@ -157,13 +157,16 @@ impl ApiState {
         self.find(name).cloned().ok_or_else(|| ApiError::model_not_found(name))
     }
 
-    /// The model that decides under this name; the usual aliases mean whatever is served first.
+    /// The model that decides under this name; the usual aliases mean the first that answers decisions.
     pub(crate) fn find_for_decisions(&self, name: &str) -> Option<Arc<TextModel>> {
-        let first = || self.models.first().filter(|_| DECISION_ALIASES.contains(&name));
-        self.find(name).or_else(first).cloned()
+        let usual = || {
+            let readers = self.models.iter().find(|model| model.reader.is_ok());
+            readers.or(self.models.first()).filter(|_| DECISION_ALIASES.contains(&name))
+        };
+        self.find(name).or_else(usual).cloned()
     }
 
-    /// Runs `work` on a body of this size: on this thread if it is short.
+    /// Runs `work` on a body of this size, or as long as one: on this thread if it is short.
     pub(crate) async fn tokenise<T: Send + 'static>(
         &self,
         body_bytes: usize,
@@ -172,8 +175,13 @@ impl ApiState {
         if body_bytes <= SHORT_BODY_BYTES {
             return Ok(work());
         }
-        let _permit = self.tokenising.acquire().await.expect("the semaphore is never closed");
-        tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::internal("the prompt could not be tokenised"))
+        let permit = self.tokenising.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let work = move || {
+            // Work goes on when its client leaves, and so does its permit.
+            let _permit = permit;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::internal("the request could not be prepared"))
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<TextModel>> {

@@ -146,7 +146,7 @@ impl Turns {
         let detokenizer = if prompt.continues { Detokenizer::continuing(true) } else { Detokenizer::new(true) };
         let mut decoder = TextDecoder::new(self.model.tokenizer.clone(), detokenizer, settings.stop.clone());
         if prompt.is_chat {
-            decoder = decoder.with_channels();
+            decoder = decoder.with_channels().after(&prompt.ids);
         }
         let turn = Turn {
             prompt: prompt.ids.clone(),

@@ -6,7 +6,7 @@ use laneway_session::{EngineError, EngineLimits, Finish, StepOutcome, StepPlan, 
 use super::*;
 
 const LIMITS: EngineLimits =
-    EngineLimits { lanes: 2, pages: 64, page_positions: 8, context_length: 256, max_rows: 16, depth: 2 };
+    EngineLimits { lanes: 2, pages: 64, page_positions: 8, context_length: 256, max_rows: 16, depth: 2, branches: 0, canvas: None };
 
 /// Guards tests that wait for another thread against waiting for ever.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ fn outcome(handle: &mut TurnHandle) -> (Vec<u32>, Result<Finish, TurnError>) {
                 assert!(handle.events().blocking_recv().is_none(), "an event after the last");
                 return (all, result);
             }
-            Event::Loading | Event::Context { .. } => {}
+            Event::Loading | Event::Context { .. } | Event::Draft { .. } => {}
         }
     }
     panic!("the events end without a result");

@@ -5,73 +5,19 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use common::{Reply, Server, chat_body, post, wait_until};
-use laneway_api::{ApiOptions, Health, ServeOptions, TurnService, Worker, WorkerService};
-use laneway_session::fake::{FakeEngine, Fault, Faults, VOCABULARY, continuation};
-use laneway_session::{
-    Engine, EngineError, EngineLimits, Metrics, Request, Sampling, ServiceConfig, StepOutcome, StepPlan, SubmitError,
-    Turn,
-};
+use common::{Gate, Reply, Server, Setup, Watched, chat_body, post, settled, wait_until};
+use laneway_api::TurnService;
+use laneway_session::EngineLimits;
+use laneway_session::fake::{Fault, VOCABULARY, continuation};
 use laneway_text::{Tokenizer, TokenizerSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const LIMITS: EngineLimits =
-    EngineLimits { lanes: 2, pages: 64, page_positions: 16, context_length: 512, max_rows: 16, depth: 1 };
+    EngineLimits { lanes: 2, pages: 64, page_positions: 16, context_length: 512, max_rows: 16, depth: 1, branches: 0, canvas: None };
 const PROMPT: &str = "user:hi\nassistant:";
-
-/// Lets a number of steps and loads through, or all of them.
-#[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<Option<usize>>, Condvar)>);
-
-impl Gate {
-    fn of(steps: usize) -> Self {
-        Self(Arc::new((Mutex::new(Some(steps)), Condvar::new())))
-    }
-
-    fn open(&self) {
-        *self.0.0.lock().expect("unpoisoned") = None;
-        self.0.1.notify_all();
-    }
-
-    fn pass(&self) {
-        let closed = |left: &mut Option<usize>| *left == Some(0);
-        let left = self.0.0.lock().expect("unpoisoned");
-        let mut left = self.0.1.wait_while(left, closed).expect("unpoisoned");
-        *left = left.map(|left| left - 1);
-    }
-
-    fn left(&self) -> Option<usize> {
-        *self.0.0.lock().expect("unpoisoned")
-    }
-}
-
-struct GatedEngine {
-    inner: FakeEngine,
-    gate: Gate,
-}
-
-impl Engine for GatedEngine {
-    fn limits(&self) -> EngineLimits {
-        self.inner.limits()
-    }
-
-    fn begin(&mut self, lane: usize, sampling: &Sampling, prompt: &[u32]) -> Result<(), EngineError> {
-        self.inner.begin(lane, sampling, prompt)
-    }
-
-    fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
-        self.inner.submit(plan)
-    }
-
-    async fn collect(&mut self) -> Result<StepOutcome, EngineError> {
-        self.gate.pass();
-        self.inner.collect().await
-    }
-}
 
 /// The end of a turn and the words that the engine samples, then bytes.
 fn tokenizer() -> Tokenizer {
@@ -94,66 +40,12 @@ fn tokenizer() -> Tokenizer {
     .expect("the vocabulary is valid")
 }
 
-struct Setup {
-    steps: Gate,
-    loads: Gate,
-    faults: Faults,
-    queue_depth: usize,
-    stuck_after_ms: u64,
+fn setup() -> Setup {
+    Setup::new(LIMITS)
 }
 
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            steps: Gate::default(),
-            loads: Gate::default(),
-            faults: Faults::default(),
-            queue_depth: 64,
-            stuck_after_ms: 600_000,
-        }
-    }
-}
-
-impl Setup {
-    async fn start(&self) -> Server<Watched> {
-        let (steps, loads, faults) = (self.steps.clone(), self.loads.clone(), self.faults.clone());
-        let config = ServiceConfig { queue_depth: self.queue_depth, ..ServiceConfig::default() };
-        let worker = Worker::spawn("test-worker", config, move |(): &(), _| {
-            loads.pass();
-            Ok(GatedEngine { inner: FakeEngine::new(LIMITS, faults.clone()), gate: steps.clone() })
-        })
-        .expect("the thread starts");
-        let request = Request { settings: (), idle_timeout_ms: None };
-        let inner = WorkerService::new(worker, request, self.stuck_after_ms);
-        let service = Arc::new(Watched { inner, wakes: AtomicUsize::new(0) });
-        let model = common::model_with(service.clone(), tokenizer());
-        Server::over(model, service, ApiOptions::default(), ServeOptions::default()).await
-    }
-}
-
-/// Shows when the server has noticed that a client left.
-struct Watched {
-    inner: WorkerService<()>,
-    wakes: AtomicUsize,
-}
-
-impl TurnService for Watched {
-    fn submit(&self, turn: Turn) -> Result<(), SubmitError> {
-        self.inner.submit(turn)
-    }
-
-    fn wake(&self) {
-        self.wakes.fetch_add(1, SeqCst);
-        self.inner.wake();
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    fn metrics(&self) -> &Metrics {
-        self.inner.metrics()
-    }
+async fn start(setup: &Setup) -> Server<Watched> {
+    setup.start(tokenizer()).await
 }
 
 /// What the engine answers to [`PROMPT`].
@@ -163,17 +55,9 @@ fn expected(seed: u64, max_tokens: usize) -> String {
     tokenizer.decode(&continuation(seed, &prompt, max_tokens), true)
 }
 
-async fn settled(server: &Server<Watched>) {
-    wait_until(|| {
-        let total = server.service.metrics().snapshot().total();
-        total.waiting() + total.running() == 0
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn the_engines_tokens_arrive_as_text() {
-    let server = Setup::default().start().await;
+    let server = start(&setup()).await;
     for seed in 0..4 {
         let members = format!(r#","seed":{seed},"max_tokens":20"#);
         let whole = server.chat(&members).await.json();
@@ -187,7 +71,7 @@ async fn the_engines_tokens_arrive_as_text() {
 
 #[tokio::test]
 async fn a_repeated_prompt_is_taken_from_the_cache() {
-    let server = Setup::default().start().await;
+    let server = start(&setup()).await;
     let cached = async || {
         let usage = server.chat(r#","seed":1,"max_tokens":4"#).await.json()["usage"].clone();
         assert_eq!(usage["prompt_tokens"], PROMPT.len());
@@ -199,7 +83,7 @@ async fn a_repeated_prompt_is_taken_from_the_cache() {
 
 #[tokio::test]
 async fn the_figures_of_the_service_are_exported() {
-    let server = Setup::default().start().await;
+    let server = start(&setup()).await;
     for _ in 0..3 {
         assert_eq!(server.chat(r#","seed":1,"max_tokens":5"#).await.status, 200);
     }
@@ -219,7 +103,7 @@ async fn the_figures_of_the_service_are_exported() {
 
 #[tokio::test]
 async fn clients_that_leave_at_random_leave_nothing_behind() {
-    let server = Setup::default().start().await;
+    let server = start(&setup()).await;
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     for round in 0..200 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -247,8 +131,8 @@ async fn clients_that_leave_at_random_leave_nothing_behind() {
 
 #[tokio::test]
 async fn leaving_the_queue_costs_no_step() {
-    let setup = Setup { steps: Gate::of(0), ..Setup::default() };
-    let server = setup.start().await;
+    let setup = Setup { steps: Gate::of(0), ..setup() };
+    let server = start(&setup).await;
     let mut running = Vec::new();
     for _ in 0..LIMITS.lanes {
         let mut stream = server.connect().await;
@@ -279,8 +163,8 @@ async fn leaving_the_queue_costs_no_step() {
 
 #[tokio::test]
 async fn leaving_during_prefill_stops_it_between_two_steps() {
-    let setup = Setup { steps: Gate::of(2), ..Setup::default() };
-    let server = setup.start().await;
+    let setup = Setup { steps: Gate::of(2), ..setup() };
+    let server = start(&setup).await;
     let content = "x".repeat(LIMITS.max_rows * 20);
     let body = format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"{content}"}}]}}"#);
     let mut stream = server.connect().await;
@@ -298,8 +182,8 @@ async fn leaving_during_prefill_stops_it_between_two_steps() {
 
 #[tokio::test]
 async fn a_full_queue_refuses_and_recovers() {
-    let setup = Setup { steps: Gate::of(0), queue_depth: 1, ..Setup::default() };
-    let server = setup.start().await;
+    let setup = Setup { steps: Gate::of(0), queue_depth: 1, ..setup() };
+    let server = start(&setup).await;
     let mut streams = Vec::new();
     for queued in 1..=LIMITS.lanes as u64 + 1 {
         let mut stream = server.connect().await;
@@ -327,8 +211,8 @@ async fn a_full_queue_refuses_and_recovers() {
 
 #[tokio::test]
 async fn engine_failures_are_told_and_survived() {
-    let setup = Setup::default();
-    let server = setup.start().await;
+    let setup = setup();
+    let server = start(&setup).await;
     for (call, fault) in
         [("begin", Fault::Panic), ("collect", Fault::Panic), ("submit", Fault::Lost), ("collect", Fault::Lost)]
     {
@@ -343,8 +227,8 @@ async fn engine_failures_are_told_and_survived() {
 
 #[tokio::test]
 async fn health_tells_a_loading_and_a_stuck_engine() {
-    let setup = Setup { steps: Gate::of(0), loads: Gate::of(0), stuck_after_ms: 200, ..Setup::default() };
-    let server = setup.start().await;
+    let setup = Setup { steps: Gate::of(0), loads: Gate::of(0), stuck_after_ms: 200, ..setup() };
+    let server = start(&setup).await;
     let mut stream = server.connect().await;
     stream
         .write_all(post("/v1/chat/completions", &chat_body(r#","max_tokens":2"#)).as_bytes())

@@ -155,7 +155,10 @@ mod tests {
     #[test]
     fn a_cut_needs_every_layer_range_and_the_full_prefix() {
         let ends = |pages: &[Descriptor]| cuts(pages.iter());
-        assert_eq!(ends(&[page(0..2, 0..32), page(2..4, 0..64), page(0..2, 32..64), page(2..4, 64..96), page(0..2, 64..96)]), [64, 96]);
+        assert_eq!(
+            ends(&[page(0..2, 0..32), page(2..4, 0..64), page(0..2, 32..64), page(2..4, 64..96), page(0..2, 64..96)]),
+            [64, 96]
+        );
         assert_eq!(ends(&[page(0..2, 0..32), page(0..2, 32..64), page(2..4, 32..64)]), [64]);
         let mut composite = page(0..2, 0..32);
         composite.components = Some([

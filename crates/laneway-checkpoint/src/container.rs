@@ -124,10 +124,10 @@ impl Checkpoint {
     pub fn write_to(&self, out: &mut impl Write) -> Result<(), FormatError> {
         self.validate()?;
         let logits = self.logits.as_ref().map(|logits| logits_bytes(logits));
-        let pages = self.pages.iter().map(|page| PageHead {
-            descriptor: page.descriptor.clone(),
-            digest: Digest::of(&page.payload),
-        });
+        let pages = self
+            .pages
+            .iter()
+            .map(|page| PageHead { descriptor: page.descriptor.clone(), digest: Digest::of(&page.payload) });
         let head = Head {
             identity: self.identity,
             tokens: self.tokens.clone(),

@@ -176,8 +176,8 @@ impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(DESCRIPTOR_BYTES);
         let version = if self.components.is_some() { VERSION_COMPOSITE } else { VERSION_SINGLE };
-        let flags = if self.indexer_row_bytes > 0 { HAS_INDEXER } else { 0 }
-            | if self.v_transposed { V_TRANSPOSED } else { 0 };
+        let flags =
+            if self.indexer_row_bytes > 0 { HAS_INDEXER } else { 0 } | if self.v_transposed { V_TRANSPOSED } else { 0 };
         out.extend(version.to_le_bytes());
         out.extend([self.codec as u8, self.components.as_ref().map_or(0, |_| 2), self.k_type as u8, self.v_type as u8]);
         let words = [

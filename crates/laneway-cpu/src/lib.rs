@@ -1,7 +1,8 @@
 //! The cpu device: networks of `laneway-model` computed at once in host memory.
 //!
-//! Weights are repacked on loading ([`CpuSpace`]), keys and values live in a paged [`KvCache`], and a [`CpuStep`]
-//! computes one step over both, with what canvases predicted last in a [`SoftStore`] between steps. The instruction set is chosen at run time ([`Tier`]).
+//! Weights are repacked on loading ([`CpuSpace`]), keys and values live in a paged [`KvCache`], what canvases predicted
+//! last in a [`SoftStore`], and a [`CpuStep`] computes one step over all three. The instruction set is chosen at run
+//! time ([`Tier`]).
 
 #![deny(unsafe_code)]
 

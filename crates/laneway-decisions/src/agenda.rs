@@ -26,6 +26,7 @@ pub(crate) struct Item {
     pub kind: Kind,
     pub instructions: Option<String>,
     pub outcomes: Vec<Outcome>,
+    /// Whether it has a prompt and a canvas of its own.
     pub alone: bool,
 }
 
@@ -44,10 +45,27 @@ pub(crate) struct Outcome {
     pub description: Option<String>,
 }
 
+/// What a request is asked like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Whether the options of choices come in the order of their names.
+    pub sorts_options: bool,
+    pub alone: Alone,
+}
+
+/// Which questions are read by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alone {
+    /// All, without a word: there is no other way.
+    Unsaid,
+    /// Those that ask for it.
+    AsAsked,
+    Always,
+}
+
 impl Agenda {
-    /// With `sorts_options` the options of choices come in the order of their names.
-    pub fn new(request: &DecisionRequest, sorts_options: bool) -> Self {
-        let read: Vec<(Item, Vec<usize>)> = request.questions.iter().map(|it| item(it, sorts_options)).collect();
+    pub fn new(request: &DecisionRequest, manner: Manner) -> Self {
+        let read: Vec<(Item, Vec<usize>)> = request.questions.iter().map(|it| item(it, manner)).collect();
         let mut items: Vec<Item> = read.iter().map(|(item, _)| item.clone()).collect();
         items.sort();
         items.dedup();
@@ -77,7 +95,7 @@ impl Item {
     }
 }
 
-fn item(question: &Question, sorts_options: bool) -> (Item, Vec<usize>) {
+fn item(question: &Question, manner: Manner) -> (Item, Vec<usize>) {
     let side =
         |description: &Option<Described>| Outcome { name: String::new(), description: text(description.as_ref()) };
     let (kind, outcomes) = match &question.kind {
@@ -95,14 +113,19 @@ fn item(question: &Question, sorts_options: bool) -> (Item, Vec<usize>) {
         }
     };
     let mut order: Vec<usize> = (0..outcomes.len()).collect();
-    if sorts_options && kind == Kind::Choice {
+    if manner.sorts_options && kind == Kind::Choice {
         order.sort_by(|&a, &b| outcomes[a].cmp(&outcomes[b]));
     }
     let mut places = vec![0; order.len()];
     order.iter().enumerate().for_each(|(place, &outcome)| places[outcome] = place);
     let outcomes = order.iter().map(|&outcome| outcomes[outcome].clone()).collect();
     let instructions = text(question.instructions.as_ref());
-    (Item { kind, instructions, outcomes, alone: question.alone }, places)
+    let alone = match manner.alone {
+        Alone::Unsaid => false,
+        Alone::AsAsked => question.alone,
+        Alone::Always => true,
+    };
+    (Item { kind, instructions, outcomes, alone }, places)
 }
 
 fn text(described: Option<&Described>) -> Option<String> {

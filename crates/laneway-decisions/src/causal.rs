@@ -7,17 +7,9 @@ use crate::error::PlanError;
 use crate::labels::{Label, TextLabels};
 use crate::plan::{Look, ReadPart};
 use crate::prompt::Prompter;
+use crate::stem::{Asked, Stem};
 use crate::tree::{Node, Tree, Trie, TrieNode};
 use crate::wording;
-
-/// States longer than this many bytes are encoded once, and their end again for each question.
-const LONG_STATE: usize = 2048;
-/// Bytes of that end.
-const STATE_END: usize = 512;
-/// Tokens before the question that must agree between a state and its end: no tokenizer looks further.
-const SETTLED: usize = 32;
-/// Questions that have nothing in common, not even the kind of their first character.
-const PROBES: [&str; 2] = ["A", "0"];
 
 /// A question as it is asked in one order of its outcomes.
 pub(crate) struct Asking<'a> {
@@ -77,9 +69,12 @@ pub(crate) fn section(
     context: usize,
 ) -> Result<Section, PlanError> {
     let texts: Vec<&str> = askings.iter().map(|asking| asking.text.as_str()).collect();
-    let (prompt, suffixes) = share(prompter, state, &texts)?;
-    let mut section =
-        Section { part: ReadPart { prompt, branches: Vec::new() }, looks: Vec::new(), question_tokens: Vec::new() };
+    let Asked { prefix, suffixes } = Stem::new(prompter, &wording::TEXT_FRAME, state)?.ask(&texts)?;
+    let mut section = Section {
+        part: ReadPart { prompt: prefix, branches: Vec::new() },
+        looks: Vec::new(),
+        question_tokens: Vec::new(),
+    };
     for (asking, suffix) in askings.iter().zip(suffixes) {
         let suffix = [suffix.as_slice(), opening].concat();
         section.question_tokens.push(suffix.len());
@@ -120,61 +115,4 @@ fn branches(suffix: &[u32], labels: &[(usize, &Label)], branches: &mut Vec<Branc
         Node { branch, slot, children: node.children }
     };
     Tree { nodes: trie.nodes.into_iter().zip(places).map(node).collect() }
-}
-
-/// The tokens that all questions about a state share, which depend on the state alone, and those of each question
-/// after them.
-fn share(prompter: &Prompter, state: &str, questions: &[&str]) -> Result<(Vec<u32>, Vec<Vec<u32>>), PlanError> {
-    let end = end_of(state);
-    if end.len() < state.len() {
-        let near = asked(prompter, end, questions)?;
-        let whole = prompter.ids(None, &wording::text_user(state, PROBES[0]))?;
-        let rest = near.probe.len() - near.common;
-        if common(whole.iter().rev(), near.probe.iter().rev()) >= rest + SETTLED {
-            return near.after(whole[..whole.len() - rest].to_vec());
-        }
-    }
-    let near = asked(prompter, state, questions)?;
-    let prefix = near.probe[..near.common].to_vec();
-    near.after(prefix)
-}
-
-/// Prompts about one state.
-struct Prompts {
-    probe: Vec<u32>,
-    /// Tokens with which all begin.
-    common: usize,
-    asked: Vec<Vec<u32>>,
-}
-
-impl Prompts {
-    fn after(self, prefix: Vec<u32>) -> Result<(Vec<u32>, Vec<Vec<u32>>), PlanError> {
-        if prefix.is_empty() {
-            return Err(PlanError::EmptyPrompt);
-        }
-        Ok((prefix, self.asked.into_iter().map(|ids| ids[self.common..].to_vec()).collect()))
-    }
-}
-
-fn asked(prompter: &Prompter, state: &str, questions: &[&str]) -> Result<Prompts, PlanError> {
-    let ids = |question: &str| prompter.ids(None, &wording::text_user(state, question));
-    let [probe, other] = [ids(PROBES[0])?, ids(PROBES[1])?];
-    let mut shared = common(probe.iter(), other.iter());
-    let asked = questions.iter().map(|question| ids(question)).collect::<Result<Vec<_>, _>>()?;
-    for ids in &asked {
-        shared = shared.min(common(probe.iter(), ids.iter())).min(ids.len().saturating_sub(1));
-    }
-    Ok(Prompts { probe, common: shared, asked })
-}
-
-fn common<'a>(a: impl Iterator<Item = &'a u32>, b: impl Iterator<Item = &'a u32>) -> usize {
-    a.zip(b).take_while(|(a, b)| a == b).count()
-}
-
-fn end_of(state: &str) -> &str {
-    if state.len() <= LONG_STATE {
-        return state;
-    }
-    let from = (state.len() - STATE_END..).find(|&at| state.is_char_boundary(at)).expect("the end is a boundary");
-    &state[from..]
 }

@@ -9,6 +9,12 @@ pub enum ReaderError {
     /// The canvas has no position, or the vocabulary no token.
     #[error("a canvas of {length} positions over {vocabulary} tokens cannot hold an answer")]
     Canvas { length: usize, vocabulary: u32 },
+    /// The shortest answer does not fit the canvas.
+    #[error("the shortest answer takes {tokens} tokens of canvas; this model's has {canvas}")]
+    CanvasTooSmall { tokens: usize, canvas: usize },
+    /// A token that canvases hold is none of the model's.
+    #[error("canvases hold the {what} {token}; the vocabulary has {vocabulary} tokens")]
+    OutsideVocabulary { what: &'static str, token: u32, vocabulary: u32 },
     /// Not even two labels are tokens of their own where an answer stands.
     #[error("the tokenizer has no labels that stand for themselves where an answer does")]
     NoLabels,
@@ -52,4 +58,18 @@ pub enum ReadError {
     /// A logit is not a number, infinite, or all of a slot are minus infinity.
     #[error("the model gave no usable logits for question `{question}`")]
     NotFinite { question: String },
+}
+
+/// Why a decision was not made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DecideError<E> {
+    /// The request cannot be read by this model.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A read failed.
+    #[error("a read failed: {0}")]
+    Read(E),
+    /// The logits of the reads give no answer.
+    #[error(transparent)]
+    Logits(#[from] ReadError),
 }

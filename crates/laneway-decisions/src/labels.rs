@@ -72,8 +72,8 @@ impl TextLabels {
     }
 }
 
-/// Letters and pairs, each a token of its own in the answer of a layout.
-pub(crate) fn canvas_letters(tokenizer: &Tokenizer, layout: Layout) -> Vec<String> {
+/// Letters and pairs, each a token of its own in the answer of a layout, and below `vocabulary`.
+pub(crate) fn canvas_letters(tokenizer: &Tokenizer, layout: Layout, vocabulary: u32) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
     let mut ids = BTreeSet::new();
     for candidate in candidates() {
@@ -82,6 +82,7 @@ pub(crate) fn canvas_letters(tokenizer: &Tokenizer, layout: Layout) -> Vec<Strin
         let labels = [candidate.clone(), reference];
         let laid = layout.lay(tokenizer, &[Entry { index: 0, labels: &labels }]);
         if let Ok(laid) = laid
+            && laid.slots[0].labels[0] < vocabulary
             && ids.insert(laid.slots[0].labels[0])
         {
             kept.push(candidate);

@@ -51,7 +51,6 @@ pub struct Plan {
 /// What is needed to fill canvases anew.
 pub(crate) struct Noisy {
     pub limits: CanvasLimits,
-    pub seed: u64,
     pub canvases: Vec<Canvas>,
     /// Whether unsure ones are read again.
     pub is_auto: bool,
@@ -92,7 +91,8 @@ impl Plan {
     }
 
     /// Tokens of the prompt once, and of each different question that follows it once; canvases, further orders and
-    /// reads without the state are not counted.
+    /// reads without the state are not counted. Canvases of several questions have a prompt of their own beside those
+    /// of one.
     pub fn input_tokens(&self) -> usize {
         self.input_tokens
     }
@@ -154,7 +154,7 @@ impl Plan {
                 if canvas.looks().any(|look| unsure.contains(&look)) {
                     for sample in 1..=MORE_SAMPLES {
                         let at = (self.parts.len() + parts.len(), part.branches.len());
-                        let (branch, seen) = canvas.fill(&noisy.limits, noisy.seed, sample, at.0, at.1);
+                        let (branch, seen) = canvas.fill(&noisy.limits, sample, at.0, at.1);
                         part.branches.push(branch);
                         looks.extend(seen);
                     }

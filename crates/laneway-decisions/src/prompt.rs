@@ -50,7 +50,7 @@ impl Prompter {
 
     /// A short conversation whose answer begins as `opening` does.
     pub fn neutral(&self, opening: &str) -> Result<Neutral, TextError> {
-        let user = wording::text_user("-", "-");
+        let user = wording::TEXT_FRAME.user("-", "-");
         let mut text = match &self.template {
             Some(template) => template.render(&self.messages(None, &user), &options())?,
             None => plain(None, &user),

@@ -1,15 +1,14 @@
 use std::sync::Arc;
 
-use laneway_protocol::systemone::{DecisionRequest, Question, Samples};
+use laneway_protocol::systemone::{DecisionRequest, Samples};
 use laneway_session::canvas::{CanvasLimits, Noise};
 use laneway_text::{ChatTemplate, Tokenizer};
 
-use crate::agenda::{Agenda, Item, Kind};
+use crate::agenda::{Agenda, Alone, Item, Kind, Manner};
 use crate::canvas::{self, CanvasStyle};
 use crate::causal::{self, Asking, CausalStyle};
 use crate::error::{PlanError, ReaderError};
-use crate::labels::{TextLabels, canvas_letters};
-use crate::layout::Layout;
+use crate::labels::TextLabels;
 use crate::order::orders;
 use crate::plan::{Noisy, Plan};
 use crate::prior::Priors;
@@ -34,6 +33,9 @@ pub struct ReaderOptions {
     pub permutations: u32,
     /// Whether the habit without a state is always divided out; only for a model that predicts the next token.
     pub prior_correction: bool,
+    /// Whether each question has a prompt and a canvas of its own, as if all asked for it: then no answer depends on what
+    /// else is asked, and every question costs a read. A model that predicts the next token has no other way.
+    pub isolated: bool,
     /// What a noul is answered with by a model that predicts the next token.
     pub noul_labels: NoulLabels,
     /// What a score is answered with by such a model.
@@ -89,6 +91,7 @@ impl Default for ReaderOptions {
             temperatures: Temperatures::default(),
             permutations: 1,
             prior_correction: false,
+            isolated: false,
             noul_labels: NoulLabels::default(),
             score_labels: ScoreLabels::default(),
             answer_opening: String::new(),
@@ -125,8 +128,8 @@ impl Reader {
     /// Finds the labels of a model's tokenizer; a model without a template is given plain text.
     ///
     /// # Errors
-    /// Temperatures that are not positive, a canvas without room, a template that fails on any conversation, a
-    /// tokenizer without labels.
+    /// Temperatures that are not positive, a canvas too short for any answer or with tokens outside its vocabulary, a
+    /// template that fails on any conversation, a tokenizer without labels.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         template: Option<ChatTemplate>,
@@ -137,7 +140,7 @@ impl Reader {
         let prompter = Prompter::new(tokenizer, template)?;
         let style = match readout {
             Readout::Autoregressive => Style::Causal(causal_style(&prompter, &options)?),
-            Readout::Canvas(limits) => Style::Canvas(canvas_style(&prompter, limits)?),
+            Readout::Canvas(limits) => Style::Canvas(CanvasStyle::new(&prompter, limits)?),
         };
         Ok(Self { prompter, style, options, priors: Priors::default() })
     }
@@ -153,7 +156,12 @@ impl Reader {
             Style::Canvas(_) => false,
         };
         let permutations = request.options.permutations.max(self.options.permutations);
-        let agenda = Agenda::new(request, corrects || permutations > 1);
+        let alone = match self.style {
+            Style::Causal(_) => Alone::Unsaid,
+            Style::Canvas(_) if self.options.isolated => Alone::Always,
+            Style::Canvas(_) => Alone::AsAsked,
+        };
+        let agenda = Agenda::new(request, Manner { sorts_options: corrects || permutations > 1, alone });
         let item_orders = |item: &Item| if item.is_forced() { Vec::new() } else { orders(item, permutations) };
         let shown: Vec<Vec<Vec<usize>>> = agenda.items.iter().map(item_orders).collect();
         let mut plan = Plan {
@@ -271,19 +279,17 @@ impl Reader {
         context: usize,
         plan: &mut Plan,
     ) -> Result<(), PlanError> {
-        let state = request.state.text();
-        let planned = style.plan(&self.prompter, &plan.agenda, state.trim(), shown, request.options.steps)?;
-        let seed = seed(request, &plan.agenda);
+        let planned = style.plan(&self.prompter, &plan.agenda, request, shown)?;
         let samples = match request.options.samples {
             Samples::Auto => 1,
             Samples::Fixed(samples) => samples.max(1),
         };
-        plan.input_tokens = planned.prompts.first().map_or(0, Vec::len);
+        plan.input_tokens = planned.input_tokens;
         plan.parts = canvas::parts(&planned.prompts);
         for canvas in &planned.canvases {
             for sample in 0..u64::from(samples) {
                 let branch = plan.parts[canvas.part].branches.len();
-                let (branch, looks) = canvas.fill(&style.limits, seed, sample, canvas.part, branch);
+                let (branch, looks) = canvas.fill(&style.limits, sample, canvas.part, branch);
                 let tokens = plan.parts[canvas.part].prompt.len().saturating_add(branch.tokens.len());
                 if tokens > context {
                     return Err(PlanError::TooLong { tokens, context });
@@ -293,17 +299,9 @@ impl Reader {
             }
         }
         let is_auto = request.options.samples == Samples::Auto && style.limits.noise == Noise::Uniform;
-        plan.canvases = Some(Noisy { limits: style.limits, seed, canvases: planned.canvases, is_auto });
+        plan.canvases = Some(Noisy { limits: style.limits, canvases: planned.canvases, is_auto });
         Ok(())
     }
-}
-
-/// The seed of the request with its questions in the order in which they are asked, equal ones once.
-fn seed(request: &DecisionRequest, agenda: &Agenda) -> u64 {
-    let first = |item: usize| agenda.asked.iter().position(|asked| asked.item == item);
-    let questions: Vec<Question> =
-        (0..agenda.items.len()).filter_map(first).map(|at| request.questions[at].clone()).collect();
-    DecisionRequest { questions, ..request.clone() }.seed()
 }
 
 fn causal_style(prompter: &Prompter, options: &ReaderOptions) -> Result<CausalStyle, ReaderError> {
@@ -317,15 +315,4 @@ fn causal_style(prompter: &Prompter, options: &ReaderOptions) -> Result<CausalSt
     let sides_are_letters = options.noul_labels == NoulLabels::Letters;
     let levels_are_letters = options.score_labels == ScoreLabels::Letters;
     Ok(CausalStyle { labels, opening, sides_are_letters, levels_are_letters })
-}
-
-fn canvas_style(prompter: &Prompter, limits: CanvasLimits) -> Result<CanvasStyle, ReaderError> {
-    if limits.length == 0 || limits.vocabulary == 0 {
-        return Err(ReaderError::Canvas { length: limits.length, vocabulary: limits.vocabulary });
-    }
-    let letters = [Layout::Lines, Layout::Indexed].map(|layout| canvas_letters(&prompter.tokenizer, layout));
-    if letters.iter().all(|letters| letters.len() < 2) {
-        return Err(ReaderError::NoLabels);
-    }
-    Ok(CanvasStyle { limits, scaffold: prompter.missing_thought()?, close: prompter.turn_close(), letters })
 }

@@ -19,21 +19,45 @@ const INDEXED_REPLY: &str = "Reply with a single line and nothing else: for each
     by the label you decide on, a space between one question and the next.";
 const SPLIT_REPLY: &str = "A reply may cover only some of the questions.";
 
-const TEXT_TASK: &str = "Read the text and answer the question about it.";
-const TEXT_HEADING: &str = "Text:";
+const ALONE_TASK: &str =
+    "The user sends a text and then a question about it. Decide the question by one of its labels.";
+
+const TEXT_OPENING: &str = "Read the text and answer the question about it.\n\nText:\n";
 /// Ends with a line break, which tokenizers keep apart from the words after it: what comes before is the same tokens
 /// whatever is asked.
 const QUESTION_HEADING: &str = "Question:\n";
 const PLAIN_CLOSING: &str = "\n\nAnswer:";
 
-/// The system message of a canvas: `shown` holds for each item the outcomes in order, each with its label.
-pub(crate) fn canvas_system(shown: &[(&Item, Vec<(usize, String)>)], layout: Layout, is_split: bool) -> String {
+/// What stands around a state and a question that follows it.
+pub(crate) struct Frame {
+    pub system: Option<&'static str>,
+    opening: &'static str,
+}
+
+/// Questions read one by one by a model that predicts the next token.
+pub(crate) const TEXT_FRAME: Frame = Frame { system: None, opening: TEXT_OPENING };
+/// Questions read one by one on canvases.
+pub(crate) const ALONE_FRAME: Frame = Frame { system: Some(ALONE_TASK), opening: "" };
+
+impl Frame {
+    /// The user message.
+    pub fn user(&self, state: &str, question: &str) -> String {
+        format!("{}{state}\n\n{QUESTION_HEADING}{question}", self.opening)
+    }
+}
+
+/// An item as a prompt shows it: its outcomes in order, each with its label.
+pub(crate) struct Shown<'a> {
+    pub item: &'a Item,
+    pub labels: Vec<(usize, String)>,
+}
+
+/// The system message of a canvas with all these questions.
+pub(crate) fn canvas_system(shown: &[Shown], layout: Layout, is_split: bool) -> String {
     let mut text = String::from(CANVAS_TASK);
-    for (index, (item, labels)) in shown.iter().enumerate() {
-        text += &format!("\n\n{}: {}", layout.name(index), instructions(item));
-        for (outcome, label) in labels {
-            text += &format!("\n  {}", labelled(label, &item.outcomes[*outcome]));
-        }
+    for (index, shown) in shown.iter().enumerate() {
+        text += "\n\n";
+        text += &canvas_question(index, shown, layout);
     }
     text += "\n\n";
     text += match layout {
@@ -47,9 +71,21 @@ pub(crate) fn canvas_system(shown: &[(&Item, Vec<(usize, String)>)], layout: Lay
     text
 }
 
-/// The user message of a question asked by itself, the state before it.
-pub(crate) fn text_user(state: &str, question: &str) -> String {
-    format!("{TEXT_TASK}\n\n{TEXT_HEADING}\n{state}\n\n{QUESTION_HEADING}{question}")
+/// The only question of a canvas, and how to reply.
+pub(crate) fn alone_question(shown: &Shown, layout: Layout) -> String {
+    let reply = match layout {
+        Layout::Lines => "the question's name, a colon, a space and the label you decide on",
+        Layout::Indexed => "the question's name directly followed by the label you decide on",
+    };
+    format!("{}\n\nReply with one line and nothing else: {reply}.", canvas_question(0, shown, layout))
+}
+
+fn canvas_question(index: usize, shown: &Shown, layout: Layout) -> String {
+    let mut text = format!("{}: {}", layout.name(index), instructions(shown.item));
+    for (outcome, label) in &shown.labels {
+        text += &format!("\n  {}", labelled(label, &shown.item.outcomes[*outcome]));
+    }
+    text
 }
 
 /// A question with its labelled outcomes, and how to reply.

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use lab::{
     CANVAS_WORDS, assert_close, byte_level, hash, hashed, limits, probabilities, reader, readings, request, run,
 };
-use laneway_decisions::{PlanError, Reader, ReaderError, ReaderOptions, Readout};
+use laneway_decisions::{PlanError, ReadPart, Reader, ReaderError, ReaderOptions, Readout};
 use laneway_protocol::systemone::{Answers, Reading};
 use laneway_session::canvas::{CanvasContext, CanvasLimits, Noise};
 use laneway_session::{Branch, BranchKind};
@@ -34,7 +34,18 @@ fn with_length(length: usize) -> Reader {
     reader(tokenizer(), Readout::Canvas(limits(length, VOCABULARY)), ReaderOptions::default())
 }
 
+fn isolated(tokenizer: Tokenizer, length: usize, vocabulary: u32) -> Reader {
+    let options = ReaderOptions { isolated: true, ..ReaderOptions::default() };
+    reader(tokenizer, Readout::Canvas(limits(length, vocabulary)), options)
+}
+
 static TINY: LazyLock<Reader> = LazyLock::new(|| with_length(64));
+
+fn made(limits: CanvasLimits) -> Result<Reader, ReaderError> {
+    let (tokenizer, readout) = (tokenizer(), Readout::Canvas(limits));
+    let template = ChatTemplate::of_tokenizer(&tokenizer).unwrap();
+    Reader::new(std::sync::Arc::new(tokenizer), Some(template), readout, ReaderOptions::default())
+}
 
 fn three() -> Value {
     json!({"model": "m", "state": "The parcel never came.", "questions": {
@@ -145,15 +156,118 @@ fn groups_share_one_prompt_and_say_that_they_are_parts() {
     assert_eq!(readings(&plan, &hashed).len(), 30);
 }
 
+fn alone(mut body: Value, ids: &[&str]) -> Value {
+    ids.iter().for_each(|id| body["questions"][id]["alone"] = true.into());
+    body
+}
+
+fn parts(reader: &Reader, body: Value) -> Vec<ReadPart> {
+    reader.plan(&request(body), CONTEXT).unwrap().parts().to_vec()
+}
+
+/// The part that asks only one question of `three`.
+fn only(reader: &Reader, id: &str) -> ReadPart {
+    let mut body = alone(three(), &[id]);
+    body["questions"].as_object_mut().unwrap().retain(|other, _| other == id);
+    let [part] = parts(reader, body).try_into().unwrap();
+    part
+}
+
 #[test]
-fn a_question_that_wants_to_be_alone_has_a_canvas_of_its_own_after_the_same_prompt() {
-    let mut body = three();
-    body["questions"]["team"]["alone"] = true.into();
-    let plan = TINY.plan(&request(body), CONTEXT).unwrap();
-    let [part] = plan.parts() else { panic!("one prompt") };
-    let answered: Vec<String> = part.branches.iter().map(answered).collect();
-    let answered: Vec<&str> = answered.iter().map(|it| it.trim_end_matches("<pad>")).collect();
-    assert_eq!(answered, ["q1: yes\nq3: 0<turn|>", "q2: A<turn|>"]);
+fn a_question_that_wants_to_be_alone_has_a_prompt_and_a_canvas_of_its_own() {
+    let body = alone(three(), &["team"]);
+    let plan = TINY.plan(&request(body.clone()), CONTEXT).unwrap();
+    let [packed, own] = plan.parts() else { panic!("two prompts") };
+    let mut others = three();
+    others["questions"].as_object_mut().unwrap().remove("team");
+    assert_eq!([packed], parts(&TINY, others).iter().collect::<Vec<_>>().as_slice());
+    let expected = "<bos><|turn>system\nThe user sends a text and then a question about it. Decide the question by one of \
+        its labels.<turn|>\n<|turn>user\nThe parcel never came.\n\nQuestion:\nq1: Who should answer?\n  A: billing \
+        (Invoices and refunds)\n  B: shipping\n  C: it (Passwords)\n\nReply with one line and nothing else: the \
+        question's name, a colon, a space and the label you decide on.<turn|>\n<|turn>model\n<|channel>thought\n\
+        <channel|>";
+    assert_eq!(text(&own.prompt), expected);
+    assert_eq!(answered(&own.branches[0]).trim_end_matches("<pad>"), "q1: A<turn|>");
+    assert_eq!(own.branches.len(), 1);
+    assert_eq!(plan.input_tokens(), packed.prompt.len() + own.prompt.len());
+    let fixed = parts(&TINY, with(body, json!({"samples": 4, "steps": 2})));
+    assert_eq!(fixed.iter().map(|part| part.branches.len()).collect::<Vec<_>>(), [4, 4]);
+    assert!(fixed[1].branches.iter().all(|it| it.kind == BranchKind::Canvas { passes: 2 }));
+}
+
+#[test]
+fn an_isolated_reader_asks_every_question_alone() {
+    let reader = isolated(tokenizer(), 64, VOCABULARY);
+    let all = alone(three(), &["angry", "team", "urgency"]);
+    let read = parts(&reader, three());
+    assert_eq!(read.len(), 3);
+    assert_eq!(read, parts(&TINY, all.clone()));
+    assert_eq!(read, parts(&reader, all));
+    for id in ["angry", "team", "urgency"] {
+        assert!(read.contains(&only(&TINY, id)), "{id}");
+    }
+}
+
+/// Tokens with which all prompts begin, checked to hold the state and nothing of a question.
+fn assert_shared(reader: &Reader, tokenizer: &Tokenizer, state: &str) {
+    let body = with(three(), json!({"state": state}));
+    let plan = reader.plan(&request(body), 100_000).unwrap();
+    let prompts: Vec<&[u32]> = plan.parts().iter().map(|part| part.prompt.as_slice()).collect();
+    let shared = (0..).take_while(|&at| prompts.iter().all(|ids| ids.get(at).is_some_and(|id| *id == prompts[0][at])));
+    let shared = &prompts[0][..shared.count()];
+    let said = tokenizer.decode(shared, false);
+    assert!(said.contains(&format!("{}\n\nQuestion:\n", state.trim())), "{said:?}");
+    let rest: usize = prompts.iter().map(|ids| ids.len() - shared.len()).sum();
+    // All questions begin with their name, which is counted with each.
+    assert!((shared.len() + rest..=shared.len() + rest + 16).contains(&plan.input_tokens()));
+}
+
+#[test]
+fn isolated_questions_share_all_tokens_before_the_question() {
+    let states =
+        ["The parcel never came.", "x", "1\n\n2", "日本語。", "a: b:", "ends in spaces \n\n"].map(String::from);
+    let long = ["word ".repeat(2000), "日本語".repeat(1500), "\n\n \t".repeat(1000) + "x", "a".repeat(5000)];
+    for state in states.iter().chain(&long) {
+        assert_shared(&isolated(tokenizer(), 64, VOCABULARY), &tokenizer(), state);
+        assert_shared(&isolated(byte_level(&CANVAS_WORDS), 64, 300), &byte_level(&CANVAS_WORDS), state);
+    }
+}
+
+#[test]
+fn unsure_questions_are_read_again_by_themselves() {
+    let plan = TINY.plan(&request(alone(three(), &["angry", "team"])), CONTEXT).unwrap();
+    let mut logits = run(plan.parts(), &leaning(90.0, 0.0));
+    let own = only(&TINY, "angry");
+    let at = plan.parts().iter().position(|part| *part == own).unwrap();
+    logits[at][0][0] = vec![0.0, 0.0];
+    let [again] = plan.more(&logits).unwrap().try_into().unwrap();
+    assert_eq!((&again.prompt, again.branches.len()), (&own.prompt, 3));
+    assert!(again.branches.iter().all(|branch| branch.tokens != own.branches[0].tokens));
+    let alone = TINY
+        .plan(
+            &request(with(
+                three(),
+                json!({"questions": {"x": {"type": "noul", "alone": true,
+        "instructions": "Is the customer angry?", "criteria": {"true": "curses"}}}}),
+            )),
+            CONTEXT,
+        )
+        .unwrap();
+    assert_eq!(alone.more(&[logits[at].clone()]), Some(vec![again]));
+}
+
+#[test]
+fn the_noise_of_an_isolated_canvas_depends_on_the_state_and_the_question() {
+    let tokens = |body: Value| parts(&TINY, body).remove(0).branches[0].tokens.clone();
+    let ask = |state: &str, instructions: &str| {
+        tokens(
+            json!({"state": state, "questions": {"q": {"type": "noul", "instructions": instructions, "alone": true}}}),
+        )
+    };
+    let first = ask("s", "A?");
+    assert_eq!(first, ask("s", " A?\n"));
+    assert_ne!(first, ask("t", "A?"));
+    assert_ne!(first, ask("s", "B?"));
 }
 
 /// Two outcomes at most apart; `spread` of the difference depends on the noise.
@@ -277,8 +391,14 @@ fn what_cannot_be_read_is_refused_with_the_question_and_the_numbers() {
     let error = refused(&letters, body, CONTEXT);
     // `y` and `n` are one token with the space before them: another length than that of the other letters.
     assert_eq!(error, PlanError::TooManyOptions { question: "big".into(), options: 255, labels: 50 });
-    let error = refused(&with_length(3), nouls(1), CONTEXT);
-    assert!(matches!(error, PlanError::CanvasTooSmall { tokens: 4.., canvas: 3, .. }), "{error}");
+    // Later names are longer.
+    let mut least = (1..).find_map(|length| made(limits(length, VOCABULARY)).ok().map(|_| length)).unwrap();
+    assert!(with_length(least).plan(&request(nouls(9)), CONTEXT).is_ok());
+    let error = refused(&with_length(least), nouls(100), CONTEXT);
+    assert!(matches!(error, PlanError::CanvasTooSmall { tokens, canvas, .. } if tokens > canvas && canvas == least));
+    least -= 1;
+    let error = made(limits(least, VOCABULARY)).err().unwrap();
+    assert_eq!(error, ReaderError::CanvasTooSmall { tokens: least + 1, canvas: least });
     let needed = {
         let plan = TINY.plan(&request(three()), CONTEXT).unwrap();
         plan.parts()[0].prompt.len() + plan.parts()[0].branches[0].tokens.len()
@@ -296,10 +416,19 @@ fn what_cannot_be_read_is_refused_with_the_question_and_the_numbers() {
 }
 
 #[test]
-fn a_canvas_without_room_and_a_temperature_of_nothing_make_no_reader() {
+fn a_canvas_that_holds_no_answer_and_a_temperature_of_nothing_make_no_reader() {
     let make = |limits, options| {
         Reader::new(std::sync::Arc::new(tokenizer()), None, Readout::Canvas(limits), options).err().unwrap()
     };
+    let outside = |limits| match made(limits).err().unwrap() {
+        ReaderError::OutsideVocabulary { what, token, vocabulary: VOCABULARY } if token >= VOCABULARY => what,
+        other => panic!("{other}"),
+    };
+    let tiny = limits(64, VOCABULARY);
+    assert_eq!(outside(CanvasLimits { noise: Noise::Masked { mask: VOCABULARY }, ..tiny }), "mask");
+    assert_eq!(outside(CanvasLimits { pad: VOCABULARY, ..tiny }), "padding");
+    let few = made(limits(64, 40)).err().unwrap();
+    assert!(matches!(few, ReaderError::OutsideVocabulary { vocabulary: 40, .. }), "{few}");
     let error = make(limits(0, 5), ReaderOptions::default());
     assert_eq!(error, ReaderError::Canvas { length: 0, vocabulary: 5 });
     let mut options = ReaderOptions::default();
@@ -399,6 +528,38 @@ proptest! {
                     prop_assert!((probabilities(reading).iter().sum::<f64>() - 1.0).abs() < 1e-9);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn nothing_else_in_a_request_changes_an_isolated_read(
+        state in "\\PC{0,60}",
+        questions in prop::collection::vec(question(), 1..6),
+        others in prop::collection::vec(question(), 0..6),
+        turn in 0..12usize,
+        permutations in 1..=3u32,
+        samples in prop_oneof![Just(json!("auto")), (1..=3u32).prop_map(|it| json!(it))],
+    ) {
+        let ask = |questions: Vec<(String, Value)>| {
+            let questions: Map<String, Value> = questions.into_iter().collect();
+            request(json!({"state": state, "questions": questions, "x_permutations": permutations, "samples": samples}))
+        };
+        let lonely = |(at, it): (usize, Value)| (at.to_string(), with(it, json!({"alone": true})));
+        let own: Vec<(String, Value)> = questions.into_iter().enumerate().map(lonely).collect();
+        let named = |(at, it)| (format!("other {at}"), it);
+        let mut all: Vec<(String, Value)> = own.iter().map(|(id, it)| (format!("renamed {id}"), it.clone())).collect();
+        all.extend(others.into_iter().enumerate().map(named));
+        let turn = turn % all.len();
+        all.rotate_left(turn);
+        let together = TINY.plan(&ask(all.clone()), CONTEXT).unwrap();
+        let answers = readings(&together, &hashed);
+        for (id, question) in own {
+            let plan = TINY.plan(&ask(vec![(id.clone(), question)]), CONTEXT).unwrap();
+            for part in plan.parts() {
+                prop_assert!(together.parts().contains(part));
+            }
+            let at = all.iter().position(|(other, _)| *other == format!("renamed {id}")).unwrap();
+            prop_assert_eq!(&answers[at], &readings(&plan, &hashed)[0]);
         }
     }
 }

@@ -1,5 +1,6 @@
+use crate::labels::SingleLogits;
 use crate::plan::Param;
-use crate::recorder::{GpuAct, Recorder, SingleLogits, Span};
+use crate::recorder::{GpuAct, Recorder, Span};
 use crate::shader::{Shader, Variant};
 use crate::weights::{GpuMatrix, MatrixPart};
 use laneway_model::{DRAFT_COLUMNS, DraftHead};

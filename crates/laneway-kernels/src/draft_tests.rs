@@ -299,7 +299,7 @@ fn rows_read_the_soft_embedding_of_their_place_and_slot() {
         row(2, 33, block(true)),
         row(2, 33, None),
         // A place past the canvas has nothing to read.
-        row(2, 40, Some(Block { start: 30, len: 20, is_conditioned: true })),
+        row(1, 40, Some(Block { start: 30, len: 20, is_conditioned: true })),
     ];
     write_rows(&gpu, &state, &rows);
     let step = StepShape { tokens: rows.len(), ..StepShape::default() };

@@ -10,6 +10,7 @@ mod buffer;
 mod device;
 mod draft;
 mod error;
+mod labels;
 mod pipeline;
 pub mod plain;
 mod plan;

@@ -32,7 +32,9 @@ pub enum Command {
     Devices,
     /// Show what a model file contains
     Inspect(InspectArgs),
-    /// Write the logits of every position of a prompt to a safetensors file
+    /// Answer typed questions about a text with probabilities
+    Read(ReadArgs),
+    /// Write the logits of every position of a prompt, or of a canvas after it, to a safetensors file
     Logits(LogitsArgs),
     /// Measure loading, prefill and decoding
     Bench(BenchArgs),
@@ -130,6 +132,28 @@ pub struct InspectArgs {
 }
 
 #[derive(Args)]
+pub struct ReadArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// File with the text the questions are about, - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub state: PathBuf,
+
+    /// Read the text as JSON, of which the model then sees the values
+    #[arg(long)]
+    pub json_state: bool,
+
+    /// JSON file with the questions by id, as in the body of POST /v1/systemone, or with a whole such body
+    #[arg(long, value_name = "FILE")]
+    pub questions: PathBuf,
+
+    /// Print what POST /v1/systemone would answer
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
 pub struct LogitsArgs {
     #[command(flatten)]
     pub model: ModelArgs,
@@ -137,6 +161,18 @@ pub struct LogitsArgs {
     /// Token ids of the prompt, separated by commas
     #[arg(long, required = true, value_delimiter = ',', value_name = "1,2,3")]
     pub ids: Vec<u32>,
+
+    /// Token ids of a canvas after the prompt, of which one denoising pass is made
+    #[arg(long, value_delimiter = ',', value_name = "1,2,3")]
+    pub canvas: Option<Vec<u32>>,
+
+    /// A file with `logits` of the same canvas, which the pass is conditioned on
+    #[arg(long, value_name = "FILE", requires = "canvas")]
+    pub previous_logits: Option<PathBuf>,
+
+    /// Divides the previous logits
+    #[arg(long, value_name = "T", default_value_t = 1.0, requires = "previous_logits")]
+    pub temperature: f32,
 
     /// File to write, with one tensor `logits` [T, V] of f32
     #[arg(long, value_name = "FILE")]
@@ -155,6 +191,10 @@ pub struct BenchArgs {
     /// Tokens to generate
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub generate: u32,
+
+    /// Measure reads instead: 1 and 12 questions about a state of --prompt tokens, cold and repeated
+    #[arg(long)]
+    pub read: bool,
 
     /// Repetitions, of which the median counts
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]

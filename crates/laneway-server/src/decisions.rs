@@ -1,12 +1,19 @@
-//! What a model can decide.
+//! What a model can decide, and deciding without a server.
 
 use std::sync::Arc;
 
-use laneway_decisions::{Reader, ReaderOptions, Readout};
-use laneway_session::canvas::CanvasLimits;
-use laneway_session::systemone_runnable;
-use laneway_text::{ChatTemplate, Tokenizer};
+use anyhow::{Result, anyhow};
 
+use laneway_decisions::{PartLogits, ReadPart, Reader, ReaderOptions, Readout};
+use laneway_protocol::systemone::{Answers, DecisionRequest, ReadUsage};
+use laneway_session::canvas::CanvasLimits;
+use laneway_session::{Cancel, Read, ReadAnswer, Source, systemone_runnable};
+use laneway_text::{ChatTemplate, Tokenizer};
+use tokio::sync::oneshot;
+
+use crate::host::Host;
+use crate::load::TextSide;
+use crate::settings::Usage;
 use crate::tokenizer::Origin;
 
 /// The reader of a model with this text side, or why it answers no decisions.
@@ -27,4 +34,49 @@ pub fn reader(
     let readout = canvas.map_or(Readout::Autoregressive, Readout::Canvas);
     let reader = Reader::new(tokenizer.clone(), template, readout, ReaderOptions::default());
     reader.map(Arc::new).map_err(|error| error.to_string())
+}
+
+/// Answers with what they cost.
+pub struct Decided {
+    pub answers: Answers,
+    pub usage: ReadUsage,
+}
+
+/// Answers a request on the host's worker.
+pub async fn decide(host: &Host, text: &TextSide, request: &DecisionRequest) -> Result<Decided> {
+    let reader = text.reader.as_ref().map_err(|reason| Usage(format!("{} answers no decisions: {reason}", text.name)))?;
+    let plan = reader.plan(request, text.context_length).map_err(|error| Usage(error.to_string()))?;
+    let mut usage = ReadUsage { input_tokens: plan.input_tokens() as u64, ..ReadUsage::default() };
+    let mut logits = Vec::<PartLogits>::new();
+    let mut parts = plan.parts().to_vec();
+    while !parts.is_empty() {
+        let first = logits.is_empty();
+        for part in std::mem::take(&mut parts) {
+            let answer = read(host, part).await?;
+            usage.cached_tokens += answer.cached_tokens as u64;
+            usage.computed_tokens += answer.computed_tokens as u64;
+            logits.push(answer.logits);
+        }
+        if first {
+            parts = plan.more(&logits).unwrap_or_default();
+        }
+    }
+    let answers = Answers::new(request, plan.readings(&logits)?);
+    let answers = answers.ok_or_else(|| anyhow!("the readings do not match the questions"))?;
+    Ok(Decided { answers, usage })
+}
+
+async fn read(host: &Host, part: ReadPart) -> Result<ReadAnswer> {
+    let (sender, receiver) = oneshot::channel();
+    let read = Read {
+        prompt: part.prompt,
+        branches: part.branches,
+        // Nobody listens any more when the program is ending.
+        answer: Box::new(move |result| drop(sender.send(result))),
+        cancel: Cancel::new(),
+        deadline_ms: None,
+        source: Source::LocalChat,
+    };
+    host.worker.read(host.request.clone(), read)?;
+    Ok(receiver.await.map_err(|_| anyhow!("the engine has stopped"))??)
 }

@@ -7,12 +7,11 @@ use anyhow::Result;
 use laneway_files::{Array, CanvasContext, DiffusionConfig, LayerConfig, Noise, Value, Weights};
 
 use crate::load::{describe, family_name};
-use crate::output::{bytes, print, table, thousands};
+use crate::output::{bytes, print, printable, table, thousands};
 use crate::tokenizer::{self, Origin};
 use crate::{load, pull};
 
-/// Characters of a text and elements of an array that are shown.
-const MAX_TEXT: usize = 72;
+/// Elements of an array that are shown.
 const MAX_ITEMS: usize = 6;
 
 /// Prints metadata, configuration, tensors, and what Laneway can do with them.
@@ -222,23 +221,6 @@ fn show_array(array: &Array) -> String {
     };
     let more = if array.len() > MAX_ITEMS { format!(", … {} in all", array.len()) } else { String::new() };
     format!("[{}{more}]", shown.join(", "))
-}
-
-/// Text from a file, on one line, without control characters a terminal would obey.
-fn printable(text: &str) -> String {
-    let mut out = String::new();
-    for (at, character) in text.chars().enumerate() {
-        if at == MAX_TEXT {
-            out += &format!("… {} characters in all", text.chars().count());
-            break;
-        }
-        match character {
-            '\n' => out.push('⏎'),
-            c if c.is_control() => out.push('\u{FFFD}'),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod bench_read;
 mod cache;
 mod catalogue;
 mod chat;
@@ -17,6 +18,7 @@ mod logits;
 mod models;
 mod output;
 mod pull;
+mod read;
 mod serve;
 mod settings;
 mod tokenizer;
@@ -51,7 +53,9 @@ fn run(cli: Cli) -> Result<()> {
         Command::Models => models::run(),
         Command::Devices => devices::run(),
         Command::Inspect(args) => inspect::run(&args.model),
+        Command::Read(args) => read::run(&args.settings(&config)?, &args),
         Command::Logits(args) => logits::run(&args.model.settings(&config)?, &args),
+        Command::Bench(args) if args.read => bench_read::run(&args.model.settings(&config)?, &args),
         Command::Bench(args) => bench::run(&args.model.settings(&config)?, &args),
     }
 }

@@ -83,6 +83,26 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
+/// Characters of a text shown at most.
+const MAX_TEXT: usize = 72;
+
+/// Text from a file, on one line, without control characters a terminal would obey.
+pub fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for (at, character) in text.chars().enumerate() {
+        if at == MAX_TEXT {
+            out += &format!("… {} characters in all", text.chars().count());
+            break;
+        }
+        match character {
+            '\n' => out.push('⏎'),
+            c if c.is_control() => out.push('\u{FFFD}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

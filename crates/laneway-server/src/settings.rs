@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use laneway_engine::DeviceChoice;
 use serde::Deserialize;
 
-use crate::args::{ChatArgs, ModelArgs, ServeArgs};
+use crate::args::{ChatArgs, ModelArgs, ReadArgs, ServeArgs};
 use crate::catalogue;
 
 /// Positions of a sequence if nobody asks for another number: room for a conversation, or for 255 options.
@@ -174,6 +174,13 @@ impl ServeArgs {
 
 impl ChatArgs {
     /// These options over those of the file; a terminal needs one lane.
+    pub fn settings(&self, config: &Config) -> Result<ModelSettings> {
+        Ok(ModelSettings { lanes: Some(1), ..self.model.settings(config)? })
+    }
+}
+
+impl ReadArgs {
+    /// These options over those of the file; one request needs one lane.
     pub fn settings(&self, config: &Config) -> Result<ModelSettings> {
         Ok(ModelSettings { lanes: Some(1), ..self.model.settings(config)? })
     }

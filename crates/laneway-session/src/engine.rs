@@ -167,7 +167,8 @@ pub struct Draft {
 
 /// The work of one step: rows of a lane are adjacent, with consecutive positions.
 ///
-/// A step either samples tokens, reads labels, or drafts a canvas.
+/// A step either samples tokens, reads labels, or drafts a canvas; a pass over a read's canvas that the next pass is
+/// conditioned on reads labels and drafts all its rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepPlan {
     /// Copies to make before anything is computed.

@@ -33,6 +33,7 @@ const COUNTERS: &[(&str, &str, Read<Snapshot, u64>)] = &[
     ("vllm:num_preemptions", "Turns sent back to the queue for want of pages", |s| s.preempted),
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache", |s| s.prompt_tokens),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the cache", |s| s.cached_tokens),
+    ("laneway_reads", "Reads that were answered", |s| s.reads),
     ("laneway_steps", "Steps collected from the engine", |s| s.steps),
     ("laneway_model_loads", "Loads that succeeded", |s| s.loaded),
     ("laneway_model_load_failures", "Loads that failed", |s| s.load_failed),

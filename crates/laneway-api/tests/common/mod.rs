@@ -1,6 +1,7 @@
 //! A server on a real socket over a scripted service.
 #![allow(dead_code, unused_imports)]
 
+mod engine;
 mod script;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+pub use engine::{Gate, Setup, Watched, settled};
 pub use script::{Script, ScriptService, wait_until};
 
 pub const CONTEXT: usize = 512;
@@ -74,6 +76,8 @@ pub fn model_with(service: Arc<dyn TurnService>, tokenizer: Tokenizer) -> TextMo
         tokenizer: Arc::new(tokenizer),
         page_positions: 16,
         defaults: SamplingOptions::default(),
+        denoising: None,
+        reader: Err("it only plays a script".into()),
         service,
     }
 }
@@ -135,6 +139,18 @@ impl<S> Server<S> {
         self.raw(post(path, body).as_bytes()).await
     }
 
+    /// Posts bytes with these header lines, each with its line end.
+    pub async fn post_with(&self, path: &str, lines: &str, body: &[u8]) -> Reply {
+        self.raw(&post_with(path, lines, body)).await
+    }
+
+    /// Sends a request and reads nothing of its answer.
+    pub async fn send(&self, request: &str) -> TcpStream {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.expect("the server reads");
+        stream
+    }
+
     pub async fn chat(&self, members: &str) -> Reply {
         self.post("/v1/chat/completions", &chat_body(members)).await
     }
@@ -149,6 +165,13 @@ pub fn post(path: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     )
+}
+
+pub fn post_with(path: &str, lines: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: x\r\n{lines}content-length: {length}\r\nconnection: close\r\n\r\n");
+    [head.as_bytes(), body].concat()
 }
 
 /// A short chat; `members` begins with a comma unless it is empty.

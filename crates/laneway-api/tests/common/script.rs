@@ -3,8 +3,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use laneway_api::{Health, TurnService};
+use laneway_session::canvas::Denoising;
 use laneway_session::{
-    Cancel, Event, Finish, FinishReason, Metrics, Sampling, StopReason, SubmitError, TokenLogprob, Turn, TurnError,
+    Cancel, Event, Finish, FinishReason, Metrics, Read, Sampling, StopReason, SubmitError, TokenLogprob, Turn,
+    TurnError,
 };
 use tokio::sync::Semaphore;
 
@@ -53,6 +55,8 @@ pub struct Seen {
     pub prompt: Vec<u32>,
     pub max_tokens: Option<usize>,
     pub sampling: Sampling,
+    pub denoising: Option<Denoising>,
+    pub wants_drafts: bool,
 }
 
 impl ScriptService {
@@ -101,7 +105,13 @@ impl TurnService for ScriptService {
             return Err(SubmitError::QueueFull { depth: self.script.capacity });
         }
         self.running.fetch_add(1, SeqCst);
-        let seen = Seen { prompt: turn.prompt.clone(), max_tokens: turn.max_tokens, sampling: turn.sampling.clone() };
+        let seen = Seen {
+            prompt: turn.prompt.clone(),
+            max_tokens: turn.max_tokens,
+            sampling: turn.sampling.clone(),
+            denoising: turn.denoising,
+            wants_drafts: turn.wants_drafts,
+        };
         self.seen.lock().expect("no test panics while it holds this").push(seen);
         let answers = &self.script.answers;
         let answer = answers[(turn.sampling.seed % answers.len() as u64) as usize].clone();
@@ -116,6 +126,11 @@ impl TurnService for ScriptService {
             turn.events.send(Event::Finished(result));
         });
         Ok(())
+    }
+
+    /// A script has no distributions: those are read from the engine without weights.
+    fn read(&self, _: Read) -> Result<(), SubmitError> {
+        Err(SubmitError::Stopped)
     }
 
     fn wake(&self) {}
@@ -146,6 +161,7 @@ async fn generate(
         decode_ms: 0,
     };
     let mut held = Vec::new();
+    let mut reasoning = false;
     for &token in answer.iter().cycle() {
         if finish.completion_tokens == limit {
             break;
@@ -159,6 +175,7 @@ async fn generate(
             (0..turn.sampling.top_logprobs).map(|rank| (token + u32::from(rank), -0.5 - f32::from(rank))).collect();
         held.push(TokenLogprob { token, logprob: -0.5, top });
         let decoded = turn.decoder.token(token);
+        reasoning = decoded.reasoning;
         match decoded.stop {
             Some(StopReason::Eos) => {
                 finish.reason = FinishReason::Stop;
@@ -167,7 +184,7 @@ async fn generate(
             stop => {
                 if !decoded.text.is_empty() {
                     let tokens = std::mem::take(&mut held);
-                    turn.events.send(Event::Chunk { text: decoded.text, reasoning: false, tokens });
+                    turn.events.send(Event::Chunk { text: decoded.text, reasoning, tokens });
                 }
                 if stop.is_some() {
                     finish.reason = FinishReason::Stop;
@@ -178,7 +195,7 @@ async fn generate(
     }
     let text = turn.decoder.finish();
     if !text.is_empty() || !held.is_empty() {
-        turn.events.send(Event::Chunk { text, reasoning: false, tokens: held });
+        turn.events.send(Event::Chunk { text, reasoning, tokens: held });
     }
     Ok(finish)
 }

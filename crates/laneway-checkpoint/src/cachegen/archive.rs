@@ -152,7 +152,9 @@ impl Record<'_> {
             Self::Exact { offset, bytes } => page[*offset..*offset + bytes.len()].copy_from_slice(bytes),
             Self::Tile { region, start, tile } => {
                 let page = &mut page[region.offset..];
-                tile.decode(|row, channel, value| write(page, place(region, start + row, channel), region.element, value));
+                tile.decode(|row, channel, value| {
+                    write(page, place(region, start + row, channel), region.element, value)
+                });
             }
         }
     }

@@ -95,8 +95,11 @@ impl<'a> Tile<'a> {
         if rows == 0 || rows > MAX_ROWS || channels == 0 || channels > MAX_VALUES / rows {
             return Err(invalid("tile", "has too few or too many values"));
         }
-        let maxima: Vec<f32> =
-            fields.take(rows * 4)?.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect();
+        let maxima: Vec<f32> = fields
+            .take(rows * 4)?
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+            .collect();
         let bound = match element {
             Element::F16 => f16::MAX.to_f32(),
             Element::F32 => f32::MAX,
@@ -146,7 +149,5 @@ fn read_table(bytes: &[u8]) -> Table {
 /// Whether a table rises from 0 to its total at the last symbol of the bins.
 fn is_table(table: &Table, bins: Bins) -> bool {
     let symbols = 2 * usize::from(bins.largest()) + 1;
-    table[0] == 0
-        && table.is_sorted()
-        && table[symbols..].iter().all(|&entry| entry == TABLE_TOTAL)
+    table[0] == 0 && table.is_sorted() && table[symbols..].iter().all(|&entry| entry == TABLE_TOTAL)
 }

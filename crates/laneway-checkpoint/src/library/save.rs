@@ -127,7 +127,12 @@ impl<S: ByteStore> Library<S> {
     }
 
     /// Evicts until `new_bytes` and a margin fit the budget; nothing if that cannot be reached.
-    pub(super) async fn make_room(&mut self, new_bytes: u64, new: Option<CheckpointId>, now_ms: u64) -> Result<(), Refusal> {
+    pub(super) async fn make_room(
+        &mut self,
+        new_bytes: u64,
+        new: Option<CheckpointId>,
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
         let limit = self.config.budget_bytes.checked_sub(with_margin(new_bytes)).ok_or(Refusal::InsufficientSpace)?;
         let kept = |id: &CheckpointId| Some(*id) == new || self.protected.values().any(|ids| ids.contains(id));
         let victims = self.index.victims(limit, &self.config.eviction, now_ms, kept);

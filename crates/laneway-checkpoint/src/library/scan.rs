@@ -12,7 +12,9 @@ enum Found {
     Whole(Box<Stored>),
     Broken,
     /// It is no longer there, or the store failed to read it.
-    Unread { gone: bool },
+    Unread {
+        gone: bool,
+    },
 }
 
 impl<S: ByteStore> Library<S> {

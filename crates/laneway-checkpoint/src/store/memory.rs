@@ -23,9 +23,7 @@ impl MemoryStore {
         let prefix = format!("{}/", folder_name(folder)?);
         let objects = self.objects();
         let listed = objects.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
-        Ok(listed
-            .map(|(key, body)| Entry { key: key.clone(), bytes: body.len() as u64, modified_ms: None })
-            .collect())
+        Ok(listed.map(|(key, body)| Entry { key: key.clone(), bytes: body.len() as u64, modified_ms: None }).collect())
     }
 }
 

@@ -95,8 +95,10 @@ pub struct Faulty {
     /// Bytes that may still be written, if limited.
     pub left_bytes: AtomicU64,
     pub limited: AtomicBool,
-    /// Operations until one fails; 0 for never.
+    /// Operations until they fail; 0 for never.
     pub countdown: AtomicU64,
+    /// Whether only one of them fails.
+    pub once: AtomicBool,
     pub free: AtomicU64,
 }
 
@@ -115,6 +117,8 @@ impl Faulty {
         match self.countdown.load(Ordering::Relaxed) {
             0 => Ok(()),
             1 => {
+                let left = if self.once.load(Ordering::Relaxed) { 0 } else { 1 };
+                self.countdown.store(left, Ordering::Relaxed);
                 let source = "injected".into();
                 Err(StoreError::Failed { action: "using", key: key.to_owned(), source })
             }

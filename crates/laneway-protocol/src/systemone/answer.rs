@@ -138,6 +138,11 @@ impl ChoiceAnswer {
         self.reading.distribution.top()
     }
 
+    /// The options in the order of the request.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
     /// The name of the most probable option.
     pub fn name(&self) -> &str {
         &self.names[self.index()]

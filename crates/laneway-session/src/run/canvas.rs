@@ -17,11 +17,6 @@ impl Run {
         })
     }
 
-    /// Forgets the canvas under revision: the next pass begins it again, with the same draws.
-    pub fn drop_canvas(&mut self) {
-        self.canvas = None;
-    }
-
     /// Whether no pass has been made yet.
     pub fn is_prefilling(&self) -> bool {
         self.clock.prefilled.is_none()

@@ -201,7 +201,8 @@ impl Scheduler {
 
     /// Sends the turn admitted last back to the queue; its pages stay reusable as long as nobody needs them.
     ///
-    /// A read has all its pages and ends by itself.
+    /// A read has all its pages and ends by itself. A turn whose canvas is under revision has those of the canvas and can
+    /// run, so whoever gives way is between two canvases.
     fn preempt(&mut self) -> bool {
         let turns = self.lanes_where(|active| matches!(active.task, Task::Turn(_)));
         let admitted = |lane: &usize| self.active[*lane].as_ref().map(|active| active.admitted);
@@ -210,8 +211,7 @@ impl Scheduler {
             return false;
         };
         self.lanes.park(lane);
-        if let Task::Turn(mut run) = active.task {
-            run.drop_canvas();
+        if let Task::Turn(run) = active.task {
             self.preempted.push(*run);
             self.metrics.update(|m| m.preempted += 1);
         }
