@@ -1,4 +1,5 @@
 //! The CacheGen codec: error bounds, golden streams, and archives that are not what they say.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

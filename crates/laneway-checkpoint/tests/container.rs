@@ -1,4 +1,5 @@
 //! The container and the page descriptor, intact and otherwise.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

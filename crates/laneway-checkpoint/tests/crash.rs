@@ -1,5 +1,6 @@
 //! Killed at any moment, or out of disk: what is listed afterwards is whole.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What a library keeps, finds, evicts and refuses.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

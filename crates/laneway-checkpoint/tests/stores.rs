@@ -1,5 +1,6 @@
 //! What every store does, and what only the one of files can do wrong.
 #![cfg(not(target_arch = "wasm32"))]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -47,7 +47,7 @@ impl SoftStore {
     }
 
     /// Keeps `signal` for the row's place; of a row without a block nothing is kept.
-    pub(crate) fn put(&mut self, row: &Row, signal: &[f32]) {
+    pub fn put(&mut self, row: &Row, signal: &[f32]) {
         let Some(block) = row.block else { return };
         let lane = row.lane as usize;
         if self.lanes.len() <= lane {

@@ -9,7 +9,7 @@ use crate::error::{PlanError, ReaderError};
 use crate::labels::canvas_letters;
 use crate::layout::{Entry, Layout};
 use crate::noise::SplitMix64;
-use crate::plan::{Look, ReadPart};
+use crate::plan::{Lens, Look, ReadPart};
 use crate::prompt::Prompter;
 use crate::seed::{self, AloneSeeds};
 use crate::sheet::{Live, Sheet};
@@ -68,7 +68,7 @@ impl Canvas {
         let look = |(slot, (item, order, outcomes)): (usize, &(usize, usize, Vec<usize>))| {
             let children = outcomes.iter().map(|&outcome| Child::Outcome(outcome)).collect();
             let tree = Tree { nodes: vec![Node { branch, slot, children }] };
-            Look { item: *item, order: *order, part, tree, is_prior: false }
+            Look { item: *item, order: *order, part, lens: Lens::Tree(tree), is_prior: false }
         };
         let looks = self.read.iter().enumerate().map(look).collect();
         (Branch { tokens, kind, slots: self.slots.clone() }, looks)

@@ -5,18 +5,26 @@ use laneway_session::{Branch, BranchKind, Slot};
 use crate::agenda::{Item, Kind};
 use crate::error::PlanError;
 use crate::labels::{Label, TextLabels};
-use crate::plan::{Look, ReadPart};
+use crate::plan::{Lens, Look, ReadPart};
 use crate::prompt::Prompter;
 use crate::stem::{Asked, Stem};
 use crate::tree::{Node, Tree, Trie, TrieNode};
-use crate::wording;
+use crate::wording::{self, Frame, WORDS_CLOSING};
+use crate::words::{Words, WordsPlace};
 
 /// A question as it is asked in one order of its outcomes.
 pub(crate) struct Asking<'a> {
     pub item: usize,
     pub order: usize,
+    pub frame: &'static Frame,
     text: String,
-    labels: Vec<(usize, &'a Label)>,
+    answer: Answer<'a>,
+}
+
+/// What its answer is read from.
+enum Answer<'a> {
+    Labels(Vec<(usize, &'a Label)>),
+    Words(&'a Words),
 }
 
 /// How the questions of this model are labelled and ended.
@@ -26,9 +34,22 @@ pub(crate) struct CausalStyle {
     pub opening: Vec<u32>,
     pub sides_are_letters: bool,
     pub levels_are_letters: bool,
+    pub options_are_words: bool,
 }
 
 impl CausalStyle {
+    /// The words of a question's options, where they are to tell them apart and do.
+    pub fn words(&self, prompter: &Prompter, item: &Item) -> Option<Words> {
+        let is_wanted = self.options_are_words && item.kind == Kind::Choice && !item.is_forced();
+        is_wanted.then(|| Words::new(item, |word| prompter.first_token(WORDS_CLOSING, word))).flatten()
+    }
+
+    /// The question whose options are words.
+    pub fn asking_words<'a>(&self, index: usize, item: &Item, words: &'a Words) -> Asking<'a> {
+        let (frame, text) = (&wording::WORDS_FRAME, wording::words_question(item));
+        Asking { item: index, order: 0, frame, text, answer: Answer::Words(words) }
+    }
+
     /// The question in an order of its outcomes, or how many labels there are if they do not suffice.
     pub fn asking<'a>(&'a self, index: usize, item: &Item, at: usize, order: &[usize]) -> Result<Asking<'a>, usize> {
         let wants_letters = match item.kind {
@@ -47,7 +68,7 @@ impl CausalStyle {
         let shown: Vec<(usize, String)> =
             labels.iter().map(|(outcome, label)| (*outcome, label.text.clone())).collect();
         let text = wording::text_question(item, &shown, own.is_none());
-        Ok(Asking { item: index, order: at, text, labels })
+        Ok(Asking { item: index, order: at, frame: &wording::TEXT_FRAME, text, answer: Answer::Labels(labels) })
     }
 }
 
@@ -59,27 +80,43 @@ pub(crate) struct Section {
     pub question_tokens: Vec<usize>,
 }
 
-/// The read of some questions about a state.
+/// The read of some questions about a state, all in one frame.
 pub(crate) fn section(
     prompter: &Prompter,
     opening: &[u32],
     state: &str,
-    askings: &[Asking],
+    (frame, askings): (&Frame, &[&Asking]),
     (part, is_prior): (usize, bool),
     context: usize,
 ) -> Result<Section, PlanError> {
     let texts: Vec<&str> = askings.iter().map(|asking| asking.text.as_str()).collect();
-    let Asked { prefix, suffixes } = Stem::new(prompter, &wording::TEXT_FRAME, state)?.ask(&texts)?;
+    let Asked { prefix, suffixes } = Stem::new(prompter, frame, state)?.ask(&texts)?;
     let mut section = Section {
         part: ReadPart { prompt: prefix, branches: Vec::new() },
         looks: Vec::new(),
         question_tokens: Vec::new(),
     };
     for (asking, suffix) in askings.iter().zip(suffixes) {
-        let suffix = [suffix.as_slice(), opening].concat();
+        let (suffix, lens) = match &asking.answer {
+            Answer::Labels(labels) => {
+                let suffix = [suffix.as_slice(), opening].concat();
+                let tree = branches(&suffix, labels, &mut section.part.branches);
+                (suffix, Lens::Tree(tree))
+            }
+            Answer::Words(Words { labels, outcomes }) => {
+                let place = WordsPlace {
+                    branch: section.part.branches.len(),
+                    slot: 0,
+                    labels: labels.len(),
+                    outcomes: outcomes.clone(),
+                };
+                let slots = vec![Slot { row: suffix.len() - 1, labels: labels.clone() }];
+                section.part.branches.push(Branch { tokens: suffix.clone(), kind: BranchKind::Causal, slots });
+                (suffix, Lens::Words(place))
+            }
+        };
         section.question_tokens.push(suffix.len());
-        let tree = branches(&suffix, &asking.labels, &mut section.part.branches);
-        section.looks.push(Look { item: asking.item, order: asking.order, part, tree, is_prior });
+        section.looks.push(Look { item: asking.item, order: asking.order, part, lens, is_prior });
     }
     let longest = section.part.branches.iter().map(|branch| branch.tokens.len()).max().unwrap_or(0);
     let tokens = section.part.prompt.len().saturating_add(longest);

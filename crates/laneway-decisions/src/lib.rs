@@ -37,8 +37,9 @@ mod sheet;
 mod stem;
 mod tree;
 mod wording;
+mod words;
 
 pub use decide::decide;
 pub use error::{DecideError, PlanError, ReadError, ReaderError};
 pub use plan::{PartLogits, Plan, ReadPart};
-pub use reader::{NoulLabels, Reader, ReaderOptions, Readout, ScoreLabels, Temperatures};
+pub use reader::{ChoiceLabels, NoulLabels, Reader, ReaderOptions, Readout, ScoreLabels, Temperatures};

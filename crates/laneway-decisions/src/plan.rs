@@ -13,6 +13,7 @@ use crate::error::ReadError;
 use crate::prior::Priors;
 use crate::reader::Temperatures;
 use crate::tree::{Tree, Unreadable, log_sum};
+use crate::words::WordsPlace;
 
 /// A canvas is read again if the entropy of one of its slots is over this many nats.
 const UNSURE: f64 = 0.1;
@@ -61,9 +62,15 @@ pub(crate) struct Look {
     pub item: usize,
     pub order: usize,
     pub part: usize,
-    pub tree: Tree,
+    pub lens: Lens,
     /// Whether the state was left out.
     pub is_prior: bool,
+}
+
+/// How logits become probabilities.
+pub(crate) enum Lens {
+    Tree(Tree),
+    Words(WordsPlace),
 }
 
 /// What a look saw.
@@ -172,11 +179,14 @@ impl Plan {
             let item = &self.agenda.items[look.item];
             let part = logits.get(look.part).ok_or(ReadError::Mismatch)?;
             let temperature = self.temperatures.of(item.kind);
-            let logs =
-                look.tree.log_probabilities(item.outcomes.len(), part, temperature).map_err(|error| match error {
-                    Unreadable::Mismatch => ReadError::Mismatch,
-                    Unreadable::NotFinite => ReadError::NotFinite { question: self.agenda.id(look.item) },
-                })?;
+            let logs = match &look.lens {
+                Lens::Tree(tree) => tree.log_probabilities(item.outcomes.len(), part, temperature),
+                Lens::Words(words) => words.log_probabilities(part, temperature),
+            };
+            let logs = logs.map_err(|error| match error {
+                Unreadable::Mismatch => ReadError::Mismatch,
+                Unreadable::NotFinite => ReadError::NotFinite { question: self.agenda.id(look.item) },
+            })?;
             Ok(View { item: look.item, order: look.order, is_prior: look.is_prior, logs })
         };
         looks.iter().map(view).collect()

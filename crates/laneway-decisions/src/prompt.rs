@@ -5,7 +5,7 @@ use std::sync::Arc;
 use laneway_text::{ChatMessage, ChatTemplate, EncodeOptions, RenderOptions, TextError, Tokenizer};
 use serde_json::{Map, Value};
 
-use crate::wording;
+use crate::wording::{self, Frame};
 
 /// Markup of an empty thought, which models of the Gemma 4 family expect before an answer without thinking.
 const EMPTY_THOUGHT: &str = "<|channel>thought\n<channel|>";
@@ -33,11 +33,27 @@ impl Prompter {
     pub fn ids(&self, system: Option<&str>, user: &str) -> Result<Vec<u32>, TextError> {
         match &self.template {
             Some(template) => self.tokenizer.encode_chat(template, &self.messages(system, user), &options()),
-            None => {
-                let options = EncodeOptions { add_bos: true, parse_special: false };
-                Ok(self.tokenizer.encode(&plain(system, user), options))
-            }
+            None => Ok(self.bare(&plain(system, user))),
         }
+    }
+
+    /// The ids of a question after a state.
+    pub fn framed(&self, frame: &Frame, state: &str, question: &str) -> Result<Vec<u32>, TextError> {
+        let user = frame.user(state, question);
+        if frame.is_turn { self.ids(frame.system, &user) } else { Ok(self.bare(&user)) }
+    }
+
+    /// The first token of a word after bare text.
+    pub fn first_token(&self, before: &str, word: &str) -> Option<u32> {
+        let (before, whole) = (self.bare(before), self.bare(&format!("{before} {word}")));
+        let first = *whole.strip_prefix(before.as_slice())?.first()?;
+        // A space of its own begins any word.
+        let is_word = !self.tokenizer.decode(&[first], false).trim().is_empty();
+        is_word.then_some(first)
+    }
+
+    fn bare(&self, text: &str) -> Vec<u32> {
+        self.tokenizer.encode(text, EncodeOptions { add_bos: true, parse_special: false })
     }
 
     /// The ids of an answer right after a conversation that holds nothing of a request; none where a token of the

@@ -13,7 +13,12 @@ use crate::order::orders;
 use crate::plan::{Noisy, Plan};
 use crate::prior::Priors;
 use crate::prompt::Prompter;
-use crate::wording::NO_STATE;
+use crate::wording::{NO_STATE, TEXT_FRAME, WORDS_FRAME};
+use crate::words::Words;
+
+/// Models of fewer parameters answer letters by habit: one of 135 million picks the right one of 6 options no more often
+/// than chance, and does so four times as often by their words.
+const SMALL: u64 = 500_000_000;
 
 /// How a model gives distributions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +43,8 @@ pub struct ReaderOptions {
     pub isolated: bool,
     /// What a noul is answered with by a model that predicts the next token.
     pub noul_labels: NoulLabels,
+    /// What a choice is answered with by such a model.
+    pub choice_labels: ChoiceLabels,
     /// What a score is answered with by such a model.
     pub score_labels: ScoreLabels,
     /// Text that such a model's answer begins with, before the label.
@@ -60,6 +67,18 @@ pub enum NoulLabels {
     Words,
     /// A and B, for the options Yes and No.
     Letters,
+}
+
+/// Labels of a choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChoiceLabels {
+    /// A and so on, with the options listed in a turn of a conversation.
+    #[default]
+    Letters,
+    /// The words of the options themselves, as keywords of the bare text; the options are not listed, so that their order
+    /// does not matter. For models too small to follow a letter back to its option. Options that their words do not
+    /// tell apart get letters.
+    Words,
 }
 
 /// Labels of a score.
@@ -93,9 +112,18 @@ impl Default for ReaderOptions {
             prior_correction: false,
             isolated: false,
             noul_labels: NoulLabels::default(),
+            choice_labels: ChoiceLabels::default(),
             score_labels: ScoreLabels::default(),
             answer_opening: String::new(),
         }
+    }
+}
+
+impl ReaderOptions {
+    /// What is best without a calibration for a model that predicts the next token and has so many parameters.
+    pub fn for_parameters(parameters: u64) -> Self {
+        let choice_labels = if parameters < SMALL { ChoiceLabels::Words } else { ChoiceLabels::Letters };
+        Self { choice_labels, ..Self::default() }
     }
 }
 
@@ -162,8 +190,18 @@ impl Reader {
             Style::Canvas(_) => Alone::AsAsked,
         };
         let agenda = Agenda::new(request, Manner { sorts_options: corrects || permutations > 1, alone });
-        let item_orders = |item: &Item| if item.is_forced() { Vec::new() } else { orders(item, permutations) };
-        let shown: Vec<Vec<Vec<usize>>> = agenda.items.iter().map(item_orders).collect();
+        let words = |item: &Item| match &self.style {
+            Style::Causal(style) => style.words(&self.prompter, item),
+            Style::Canvas(_) => None,
+        };
+        let words: Vec<Option<Words>> = agenda.items.iter().map(words).collect();
+        let item_orders = |(item, words): (&Item, &Option<Words>)| match words {
+            _ if item.is_forced() => Vec::new(),
+            // The options are not shown.
+            Some(_) => orders(item, 1),
+            None => orders(item, permutations),
+        };
+        let shown: Vec<Vec<Vec<usize>>> = agenda.items.iter().zip(&words).map(item_orders).collect();
         let mut plan = Plan {
             parts: Vec::new(),
             looks: Vec::new(),
@@ -181,7 +219,7 @@ impl Reader {
         let state = request.state.text();
         match &self.style {
             Style::Causal(style) => {
-                self.plan_causal(style, state.trim(), &shown, corrects, context_length, &mut plan)?
+                self.plan_causal(style, state.trim(), (&shown, &words), corrects, context_length, &mut plan)?
             }
             Style::Canvas(style) => self.plan_canvas(style, request, &shown, context_length, &mut plan)?,
         }
@@ -237,13 +275,17 @@ impl Reader {
         &self,
         style: &CausalStyle,
         state: &str,
-        shown: &[Vec<Vec<usize>>],
+        (shown, words): (&[Vec<Vec<usize>>], &[Option<Words>]),
         corrects: bool,
         context: usize,
         plan: &mut Plan,
     ) -> Result<(), PlanError> {
         let mut askings: Vec<Asking> = Vec::new();
         for (index, item) in plan.agenda.items.iter().enumerate() {
+            if let Some(words) = &words[index] {
+                askings.push(style.asking_words(index, item, words));
+                continue;
+            }
             for (at, order) in shown[index].iter().enumerate() {
                 let refused = |labels| {
                     let question = plan.agenda.id(index);
@@ -252,23 +294,39 @@ impl Reader {
                 askings.push(style.asking(index, item, at, order).map_err(refused)?);
             }
         }
-        let read = causal::section(&self.prompter, &style.opening, state, &askings, (0, false), context)?;
-        let firsts = askings.iter().zip(&read.question_tokens).filter(|(asking, _)| asking.order == 0);
-        plan.input_tokens = read.part.prompt.len() + firsts.map(|(_, tokens)| tokens).sum::<usize>();
-        plan.parts.push(read.part);
-        plan.looks.extend(read.looks);
-        if !corrects {
-            return Ok(());
+        plan.input_tokens = self.add_sections(style, (state, false), &askings, context, plan)?;
+        if corrects {
+            let known = |(index, item): (usize, &Item)| self.priors.get(item, shown[index].len());
+            plan.known_priors = plan.agenda.items.iter().enumerate().map(known).collect();
+            askings.retain(|asking| plan.known_priors[asking.item].is_none());
+            self.add_sections(style, (NO_STATE, true), &askings, context, plan)?;
         }
-        let known = |(index, item): (usize, &Item)| self.priors.get(item, shown[index].len());
-        plan.known_priors = plan.agenda.items.iter().enumerate().map(known).collect();
-        askings.retain(|asking| plan.known_priors[asking.item].is_none());
-        if !askings.is_empty() {
-            let read = causal::section(&self.prompter, &style.opening, NO_STATE, &askings, (1, true), context)?;
+        Ok(())
+    }
+
+    /// Adds a part for each frame that is asked in, and counts tokens: the state once, first orders once.
+    fn add_sections(
+        &self,
+        style: &CausalStyle,
+        (state, is_prior): (&str, bool),
+        askings: &[Asking],
+        context: usize,
+        plan: &mut Plan,
+    ) -> Result<usize, PlanError> {
+        let mut input_tokens = 0;
+        for frame in [&TEXT_FRAME, &WORDS_FRAME] {
+            let framed: Vec<&Asking> = askings.iter().filter(|asking| asking.frame == frame).collect();
+            if framed.is_empty() {
+                continue;
+            }
+            let place = (plan.parts.len(), is_prior);
+            let read = causal::section(&self.prompter, &style.opening, state, (frame, &framed), place, context)?;
+            let firsts = framed.iter().zip(&read.question_tokens).filter(|(asking, _)| asking.order == 0);
+            input_tokens += read.part.prompt.len() + firsts.map(|(_, tokens)| tokens).sum::<usize>();
             plan.parts.push(read.part);
             plan.looks.extend(read.looks);
         }
-        Ok(())
+        Ok(input_tokens)
     }
 
     fn plan_canvas(
@@ -314,5 +372,6 @@ fn causal_style(prompter: &Prompter, options: &ReaderOptions) -> Result<CausalSt
     }
     let sides_are_letters = options.noul_labels == NoulLabels::Letters;
     let levels_are_letters = options.score_labels == ScoreLabels::Letters;
-    Ok(CausalStyle { labels, opening, sides_are_letters, levels_are_letters })
+    let options_are_words = options.choice_labels == ChoiceLabels::Words;
+    Ok(CausalStyle { labels, opening, sides_are_letters, levels_are_letters, options_are_words })
 }

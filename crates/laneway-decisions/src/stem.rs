@@ -85,7 +85,7 @@ impl<'a> Stem<'a> {
     }
 
     fn ids(&self, state: &str, question: &str) -> Result<Vec<u32>, PlanError> {
-        Ok(self.prompter.ids(self.frame.system, &self.frame.user(state, question))?)
+        Ok(self.prompter.framed(self.frame, state, question)?)
     }
 
     /// Tokens of the probe after its first `common`.

@@ -26,23 +26,34 @@ const TEXT_OPENING: &str = "Read the text and answer the question about it.\n\nT
 /// Ends with a line break, which tokenizers keep apart from the words after it: what comes before is the same tokens
 /// whatever is asked.
 const QUESTION_HEADING: &str = "Question:\n";
+/// What comes before a word.
+pub(crate) const WORDS_CLOSING: &str = "Keywords:";
 const PLAIN_CLOSING: &str = "\n\nAnswer:";
 
 /// What stands around a state and a question that follows it.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
+    /// Whether it is a turn of a conversation, not bare text.
+    pub is_turn: bool,
     pub system: Option<&'static str>,
     opening: &'static str,
+    heading: &'static str,
 }
 
 /// Questions read one by one by a model that predicts the next token.
-pub(crate) const TEXT_FRAME: Frame = Frame { system: None, opening: TEXT_OPENING };
+pub(crate) const TEXT_FRAME: Frame =
+    Frame { is_turn: true, system: None, opening: TEXT_OPENING, heading: QUESTION_HEADING };
+/// Questions whose options are told apart by their words.
+pub(crate) const WORDS_FRAME: Frame = Frame { is_turn: false, system: None, opening: "", heading: "" };
 /// Questions read one by one on canvases.
-pub(crate) const ALONE_FRAME: Frame = Frame { system: Some(ALONE_TASK), opening: "" };
+pub(crate) const ALONE_FRAME: Frame =
+    Frame { is_turn: true, system: Some(ALONE_TASK), opening: "", heading: QUESTION_HEADING };
 
 impl Frame {
-    /// The user message.
+    /// The user message, or the text.
     pub fn user(&self, state: &str, question: &str) -> String {
-        format!("{}{state}\n\n{QUESTION_HEADING}{question}", self.opening)
+        let Self { opening, heading, .. } = self;
+        format!("{opening}{state}\n\n{heading}{question}")
     }
 }
 
@@ -107,6 +118,11 @@ pub(crate) fn text_question(item: &Item, labels: &[(usize, String)], are_letters
         (_, false) => "Reply with the number of the best answer only.",
     };
     text
+}
+
+/// A question after which words of the right option are likely.
+pub(crate) fn words_question(item: &Item) -> String {
+    item.instructions.as_ref().map_or_else(|| WORDS_CLOSING.to_owned(), |it| format!("{it}\n{WORDS_CLOSING}"))
 }
 
 /// What a model without turns is given after the question.

@@ -265,6 +265,22 @@ fn labels_and_opening_are_the_owners_choice() {
     }
 }
 
+fn by_words() -> Reader {
+    bytes(ReaderOptions { choice_labels: ChoiceLabels::Words, ..Default::default() })
+}
+
+#[test]
+fn options_can_be_told_apart_by_their_words() {
+    let (reader, tokenizer) = (by_words(), byte_level(&[]));
+    let mut body = three();
+    body["questions"]["numbers"] = json!({"type": "choice", "criteria": {"same": null, "Same": null}});
+    let plan = reader.plan(&request(body), CONTEXT).unwrap();
+    let [turns, bare] = plan.parts() else { panic!("a turn and bare text") };
+    // Every byte is a token, and a space begins every word: no word has a token of its own.
+    assert_eq!((turns.branches.len() > 3, bare.branches.len()), (true, 0), "{}", reader.describe(&plan));
+    let _ = tokenizer;
+}
+
 #[test]
 fn markup_in_a_request_is_text() {
     let reader = bytes(ReaderOptions::default());

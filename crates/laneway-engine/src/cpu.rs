@@ -148,6 +148,25 @@ impl CpuEngine {
         Ok(all)
     }
 
+    pub fn canvas_logits(
+        &mut self,
+        prompt: &[u32],
+        canvas: &[u32],
+        soft: Option<&[f32]>,
+    ) -> Result<Vec<f32>, EngineError> {
+        let vocab = self.network.config().vocab_size;
+        check_ids(canvas, vocab, self.context_length.saturating_sub(prompt.len()))?;
+        if !prompt.is_empty() {
+            self.prefill_logits(prompt)?;
+        }
+        let (rows, tables) = inputs::canvas_rows(prompt.len(), canvas, soft.is_some());
+        let signals = soft.into_iter().flat_map(|soft| soft.chunks_exact(self.network.config().hidden_size));
+        rows.iter().zip(signals).for_each(|(row, signal)| self.soft.put(row, signal));
+        let wanted: Vec<u32> = (0..rows.len() as u32).collect();
+        let step = Step { rows: &rows, tables: &tables, logits: &wanted, labels: &[], drafts: &[] };
+        Ok(self.run(Pass::Denoise, &step)?.logits)
+    }
+
     fn run(&mut self, pass: Pass, step: &Step<'_>) -> Result<Computed, EngineError> {
         let sampled: Vec<u32> = self.lanes.iter().map(|lane| lane.sampled).collect();
         let failed = |e: ModelError| EngineError::Step(e.to_string());

@@ -14,9 +14,15 @@ pub(crate) struct GpuEngine {
     weight_bytes: u64,
     context_length: usize,
     max_rows: usize,
-    /// Tokens of each label row of the submitted steps; none for a step that wants nothing, which needs no read-back,
-    /// but the contract counts it.
-    submitted: std::collections::VecDeque<Option<Vec<usize>>>,
+    submitted: std::collections::VecDeque<Submitted>,
+}
+
+/// What a submitted step has to be asked for.
+struct Submitted {
+    /// Submissions to collect: none of a step that wants nothing, which needs no read-back, but the contract counts it.
+    results: usize,
+    /// Tokens of each label row.
+    labels: Vec<usize>,
 }
 
 impl GpuEngine {
@@ -93,29 +99,42 @@ impl GpuEngine {
         let inputs = Inputs::of(plan);
         let copies: Vec<(u32, u32)> = plan.copies.iter().map(|copy| (copy.from, copy.to)).collect();
         self.runner.copy_pages(&copies).map_err(lost)?;
-        self.runner.submit(&inputs.step(plan), inputs.pass).map_err(lost)?;
-        let wants_nothing = plan.samples.is_empty() && plan.labels.is_empty() && plan.drafts.is_empty();
-        self.submitted.push_back((!wants_nothing).then(|| inputs::label_counts(plan)));
+        let step = inputs.step(plan);
+        let mut results = 0;
+        if !plan.labels.is_empty() && !plan.drafts.is_empty() {
+            // A submission yields one kind of result. The drafts go last: they leave what the next pass is conditioned
+            // on, and this one still reads what was left before.
+            self.runner.submit(&Step { drafts: &[], ..step }, inputs.pass).map_err(lost)?;
+            self.runner.submit(&Step { labels: &[], ..step }, inputs.pass).map_err(lost)?;
+            results += 2;
+        } else {
+            self.runner.submit(&step, inputs.pass).map_err(lost)?;
+            let wants_nothing = plan.samples.is_empty() && plan.labels.is_empty() && plan.drafts.is_empty();
+            results += usize::from(!wants_nothing);
+        }
+        self.submitted.push_back(Submitted { results, labels: inputs::label_counts(plan) });
         Ok(())
     }
 
     pub async fn collect(&mut self) -> Result<StepOutcome, EngineError> {
-        let Some(labels) = self.submitted.pop_front().flatten() else {
+        let Some(Submitted { results, labels }) = self.submitted.pop_front() else {
             return Ok(StepOutcome::default());
         };
-        let collected = self.runner.collect().await.map_err(lost)?;
-        let sampled = collected
-            .sampled
-            .into_iter()
-            .map(|(lane, picked)| Sampled {
+        let mut outcome = StepOutcome::default();
+        for _ in 0..results {
+            let collected = self.runner.collect().await.map_err(lost)?;
+            outcome.sampled.extend(collected.sampled.into_iter().map(|(lane, picked)| Sampled {
                 lane: lane as usize,
                 token: picked.token,
                 logprob: picked.logprob,
                 top: picked.top,
-            })
-            .collect();
-        let drafts = collected.drafts.into_iter().map(inputs::drafted).collect();
-        Ok(StepOutcome { sampled, labels: inputs::by_row(&labels, &collected.labels), drafts })
+            }));
+            outcome.drafts.extend(collected.drafts.into_iter().map(inputs::drafted));
+            if !collected.labels.is_empty() {
+                outcome.labels = inputs::by_row(&labels, &collected.labels);
+            }
+        }
+        Ok(outcome)
     }
 
     pub async fn prefill_logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, EngineError> {
@@ -127,6 +146,31 @@ impl GpuEngine {
             let wanted: Vec<u32> = (0..chunk.len() as u32).collect();
             let step = Step { rows: chunk, tables: &tables, logits: &wanted, labels: &[], drafts: &[] };
             all.extend(self.runner.logits(&step, Pass::Encode).await.map_err(lost)?);
+        }
+        Ok(all)
+    }
+
+    pub async fn canvas_logits(
+        &mut self,
+        prompt: &[u32],
+        canvas: &[u32],
+        soft: Option<&[f32]>,
+    ) -> Result<Vec<f32>, EngineError> {
+        let vocab = self.runner.network().config().vocab_size;
+        check_ids(canvas, vocab, self.context_length.saturating_sub(prompt.len()))?;
+        if !prompt.is_empty() {
+            self.prefill_logits(prompt).await?;
+        }
+        let (rows, tables) = inputs::canvas_rows(prompt.len(), canvas, soft.is_some());
+        if let Some(soft) = soft {
+            self.runner.set_soft(0, soft);
+        }
+        let mut all = Vec::new();
+        let wanted: Vec<u32> = (0..rows.len() as u32).collect();
+        // The pass is made anew for each part: a canvas overwrites only its own keys and values.
+        for part in wanted.chunks(16) {
+            let step = Step { rows: &rows, tables: &tables, logits: part, labels: &[], drafts: &[] };
+            all.extend(self.runner.logits(&step, Pass::Denoise).await.map_err(lost)?);
         }
         Ok(all)
     }

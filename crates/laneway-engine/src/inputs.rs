@@ -149,3 +149,40 @@ pub(crate) fn context_for(canvas: Option<&CanvasLimits>, asked: usize) -> usize 
         _ => asked,
     }
 }
+
+/// Rows of a prompt from position 0, and of a canvas after it as one block, on lane 0 over pages 0, 1, 2 …
+pub(crate) fn canvas_rows(prompt: usize, canvas: &[u32], is_conditioned: bool) -> (Vec<model::Row>, Vec<Vec<u32>>) {
+    let block = Some(model::Block { start: prompt as u32, len: canvas.len() as u32, is_conditioned });
+    let row = |(at, &token): (usize, &u32)| model::Row { token, position: (prompt + at) as u32, lane: 0, block };
+    let pages = (prompt + canvas.len()).div_ceil(model::PAGE_POSITIONS) as u32;
+    (canvas.iter().enumerate().map(row).collect(), vec![(0..pages).collect()])
+}
+
+/// What a model with self-conditioning would have kept of a pass with these logits `[C, V]`:
+/// `softmax(logits / temperature) · E · scale`, `[C, D]`.
+///
+/// # Errors
+/// When the file has no such embedding.
+pub fn soft_embedding(weights: &Weights, logits: &[f32], temperature: f32) -> Result<Vec<f32>, files::FileError> {
+    /// Rows of the embedding that are expanded at a time.
+    const ROWS: usize = 1024;
+    let (vocab, hidden) = (weights.config().vocab_size, weights.config().hidden_size);
+    let table = weights.require("token_embd.weight", &[vocab, hidden])?;
+    let weigh = |row: &[f32]| {
+        let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let each: Vec<f64> = row.iter().map(|z| f64::from((z - top) / temperature).exp()).collect();
+        let total: f64 = each.iter().sum();
+        each.into_iter().map(|e| (e / total) as f32 * weights.config().embedding_scale).collect::<Vec<f32>>()
+    };
+    let weighed: Vec<Vec<f32>> = logits.chunks_exact(vocab).map(weigh).collect();
+    let mut soft = vec![0.0; weighed.len() * hidden];
+    for start in (0..vocab).step_by(ROWS) {
+        let part = table.row_range(start, (start + ROWS).min(vocab))?.to_f32();
+        for (soft, weighed) in soft.chunks_exact_mut(hidden).zip(&weighed) {
+            for (embedding, weight) in part.chunks_exact(hidden).zip(&weighed[start..]) {
+                soft.iter_mut().zip(embedding).for_each(|(sum, e)| *sum += weight * e);
+            }
+        }
+    }
+    Ok(soft)
+}

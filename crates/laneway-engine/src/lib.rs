@@ -14,7 +14,7 @@ use laneway_session::{EngineError, EngineLimits, Sampling, StepOutcome, StepPlan
 
 pub use device::{DeviceChoice, DeviceSummary, devices};
 pub use error::OpenError;
-pub use inputs::canvas_limits;
+pub use inputs::{canvas_limits, soft_embedding};
 pub use laneway_kernels::{AdapterClass, PlanCost, Totals};
 
 /// How a model is loaded.
@@ -110,6 +110,23 @@ impl ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.prefill_logits(ids),
             Body::Gpu(engine) => engine.prefill_logits(ids).await,
+        }
+    }
+
+    /// Logits `[C, V]` of one denoising pass over `canvas` after `prompt`, conditioned on `soft` `[C, D]` if given;
+    /// overwrites whatever the lanes held.
+    ///
+    /// # Errors
+    /// As [`ModelEngine::prefill_logits`].
+    pub async fn canvas_logits(
+        &mut self,
+        prompt: &[u32],
+        canvas: &[u32],
+        soft: Option<&[f32]>,
+    ) -> Result<Vec<f32>, EngineError> {
+        match &mut self.body {
+            Body::Cpu(engine) => engine.canvas_logits(prompt, canvas, soft),
+            Body::Gpu(engine) => engine.canvas_logits(prompt, canvas, soft).await,
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::{Bytes, FileError, Result, Sidecars, Weights, sniff::not_a_model};
+use crate::{Bytes, FileError, Result, Sidecars, Tensor, Weights, safetensors::Shard, sniff::not_a_model};
 
 /// Longest configuration, index or tokenizer file that is read; Gemma's `tokenizer.json` has 33 MB.
 const MAX_TEXT_BYTES: u64 = 256 << 20;
@@ -30,6 +30,15 @@ impl Weights {
         }
         Err(not_a_model("a GGUF or safetensors file", &bytes))
     }
+}
+
+/// The tensors of a safetensors file that is no model, under their own names.
+///
+/// # Errors
+/// When the file cannot be read or is no safetensors file.
+pub fn open_tensors(path: impl AsRef<Path>) -> Result<Vec<Tensor>> {
+    let shard = Shard::read(map(path.as_ref())?)?;
+    shard.entries.iter().map(|(name, entry)| shard.tensor(name, entry)).collect()
 }
 
 #[derive(Deserialize)]

@@ -283,6 +283,13 @@ impl Runner {
         Ok(seen)
     }
 
+    /// Puts soft embeddings `[canvas_length, D]` in place of those that drafts leave for a slot: for tools.
+    pub fn set_soft(&mut self, slot: usize, values: &[f32]) {
+        let each = self.shape.canvas_length * self.shape.hidden;
+        let words: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
+        self.state.soft.write(&self.gpu, slot * each, &words[..words.len().min(each)]);
+    }
+
     /// The soft embeddings `[canvas_length, D]` that the last drafts left for a slot: for tests and tools.
     ///
     /// # Errors

@@ -74,6 +74,7 @@ pub struct Setup {
     pub limits: EngineLimits,
     pub options: ApiOptions,
     pub serving: ServeOptions,
+    pub reading: ReaderOptions,
 }
 
 impl Setup {
@@ -87,6 +88,7 @@ impl Setup {
             limits,
             options: ApiOptions::default(),
             serving: ServeOptions::default(),
+            reading: ReaderOptions::default(),
         }
     }
 
@@ -105,15 +107,15 @@ impl Setup {
         let mut model = model_with(service.clone(), tokenizer);
         model.info.context_length = limits.context_length;
         model.denoising = limits.canvas.map(|canvas| canvas.denoising);
-        model.reader = self.reader(&model.tokenizer).map(Arc::new);
+        model.reader = self.reader(&model.tokenizer, self.reading.clone()).map(Arc::new);
         Server::over(model, service, self.options.clone(), self.serving.clone()).await
     }
 
     /// What turns requests for decisions into reads of this engine.
-    pub fn reader(&self, tokenizer: &Arc<Tokenizer>) -> Result<Reader, String> {
+    pub fn reader(&self, tokenizer: &Arc<Tokenizer>, options: ReaderOptions) -> Result<Reader, String> {
         let template = ChatTemplate::of_tokenizer(tokenizer).map_err(|error| error.to_string())?;
         let readout = self.limits.canvas.map_or(Readout::Autoregressive, Readout::Canvas);
-        Reader::new(tokenizer.clone(), Some(template), readout, ReaderOptions::default())
+        Reader::new(tokenizer.clone(), Some(template), readout, options)
             .map_err(|error| error.to_string())
     }
 }

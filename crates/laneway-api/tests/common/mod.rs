@@ -1,6 +1,7 @@
 //! A server on a real socket over a scripted service.
 #![allow(dead_code, unused_imports)]
 
+pub mod deciding;
 mod engine;
 mod script;
 
@@ -19,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub use engine::{Gate, Setup, Watched, settled};
+pub use engine::{Gate, Setup, Watched, deciding_tokenizer, settled};
 pub use script::{Script, ScriptService, wait_until};
 
 pub const CONTEXT: usize = 512;
