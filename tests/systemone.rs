@@ -72,7 +72,7 @@ fn drafts_show_every_pass_and_end_in_the_final_text() {
     let chunks = chunks(&server, &body);
     let drafts: Vec<&Value> = chunks.iter().filter_map(|chunk| chunk.get("x_laneway_draft")).collect();
     let steps: Vec<u64> = drafts.iter().map(|draft| draft["step"].as_u64().unwrap()).collect();
-    assert_eq!(steps, (1..=trace["steps"].as_u64().unwrap()).collect::<Vec<_>>());
+    assert_eq!(steps, (1..=trace["steps"][0].as_u64().unwrap()).collect::<Vec<_>>());
     assert!(drafts.iter().all(|draft| draft["entropy"].as_f64().unwrap() >= 0.0));
     assert_eq!(drafts.last().unwrap()["text"], trace["text"]);
     let first_text = chunks.iter().position(|chunk| {
@@ -192,4 +192,64 @@ fn check_close(file: &std::path::Path, reference: &std::path::Path, name: &str, 
     let largest = expected.iter().fold(0f32, |most, value| most.max(value.abs()));
     let worst = found.iter().zip(&expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
     assert!(worst <= 1e-3 * largest, "{name} on {device}: off by {worst} of {largest}");
+}
+
+/// The examples of docs/system-one.md: a fenced `http` request, then the `json` that it answers.
+fn documented() -> Vec<(String, String, Option<String>)> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/system-one.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let blocks: Vec<(&str, &str)> = text.split("\n```").skip(1).step_by(2).filter_map(|b| b.split_once('\n')).collect();
+    let answer = |at: usize| blocks.get(at + 1).filter(|(kind, _)| *kind == "json").map(|(_, json)| (*json).to_owned());
+    let requests = blocks.iter().enumerate().filter(|(_, (kind, _))| *kind == "http");
+    requests
+        .map(|(at, (_, request))| {
+            let (line, body) = request.split_once("\n\n").unwrap();
+            (line.to_owned(), body.to_owned(), answer(at))
+        })
+        .collect()
+}
+
+#[test]
+fn the_documentation_shows_what_the_server_answers() {
+    let examples = documented();
+    assert!(examples.len() >= 4, "found {} examples", examples.len());
+    let real = smollm();
+    // Without the real model only the shape of the answers can be compared.
+    let (model, same_numbers) = if real.exists() { (real, true) } else { (fixture(CANVAS_MODEL), false) };
+    let server = Server::start(&model, &["--device", "cpu"]);
+    for (line, body, expected) in examples {
+        let path = line.split(' ').nth(1).unwrap();
+        let (status, answer) = server.post(path, &serde_json::from_str(&body).unwrap());
+        let expected: Value = serde_json::from_str(&expected.unwrap()).unwrap();
+        let refused = expected.get("detail").is_some() || expected.get("error").is_some();
+        assert_eq!(status >= 400, refused, "{line}: {answer}");
+        check_shape(&expected, &answer, same_numbers, path);
+    }
+}
+
+/// Objects have the same members in the same order, lists the same length, numbers are near each other.
+fn check_shape(expected: &Value, found: &Value, same_numbers: bool, at: &str) {
+    match (expected, found) {
+        (Value::Object(expected), Value::Object(found)) => {
+            let told = |map: &serde_json::Map<String, Value>| {
+                map.keys().filter(|key| same_numbers || !key.starts_with("x_")).cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(told(expected), told(found), "{at}");
+            for key in told(expected) {
+                check_shape(&expected[&key], &found[&key], same_numbers, &format!("{at} {key}"));
+            }
+        }
+        (Value::Array(expected), Value::Array(found)) => {
+            assert_eq!(expected.len(), found.len(), "{at}");
+            expected.iter().zip(found).for_each(|(a, b)| check_shape(a, b, same_numbers, at));
+        }
+        (Value::Number(a), Value::Number(b)) if same_numbers && !at.contains("x_c") => {
+            let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+            assert!((a - b).abs() <= 0.02 * a.abs().max(1.0), "{at}: {b}, documented as {a}");
+        }
+        (Value::Number(_), Value::Number(_)) => {}
+        (Value::String(a), Value::String(b)) if same_numbers => assert_eq!(a, b, "{at}"),
+        (Value::String(_), Value::String(_)) => {}
+        (a, b) => assert_eq!(a, b, "{at}"),
+    }
 }

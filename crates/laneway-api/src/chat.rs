@@ -32,14 +32,10 @@ pub(crate) async fn render(State(state): State<Arc<ApiState>>, request: Request)
     Ok(rendered(vec![prompt])?)
 }
 
-async fn prompt(
-    state: &ApiState,
-    request: Request,
-) -> Result<(Arc<TextModel>, TurnSettings, TokenPrompt), ApiError> {
+async fn prompt(state: &ApiState, request: Request) -> Result<(Arc<TextModel>, TurnSettings, TokenPrompt), ApiError> {
     let bytes = body::read(request, state).await?;
     let length = bytes.len();
-    let ChatTurn { model, messages, settings } =
-        state.tokenise(length, move || ChatTurn::from_json(&bytes)).await??;
+    let ChatTurn { model, messages, settings } = state.tokenise(length, move || ChatTurn::from_json(&bytes)).await??;
     let model = state.admit(&model)?;
     let (written, thinking) = (model.clone(), settings.thinking);
     let prompt = state.tokenise(length, move || write(&written, &messages, thinking)).await??;

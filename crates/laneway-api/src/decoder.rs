@@ -10,7 +10,7 @@ const THOUGHT: &str = "thought";
 /// Bytes without a line break after which a channel has no name: it is text that nothing may hold back.
 const LONGEST_NAME: usize = 64;
 /// Tokens at the end of a prompt among which a channel that goes on in the answer is opened.
-const OPENING: usize = 8;
+const OPENING: usize = 16;
 
 /// Turns generated tokens into text that is safe to send: whole characters, nothing of a stop string.
 pub struct TextDecoder {
@@ -159,3 +159,7 @@ impl Decoder for TextDecoder {
         self.held_back().text
     }
 }
+
+#[cfg(test)]
+#[path = "decoder_tests.rs"]
+mod tests;

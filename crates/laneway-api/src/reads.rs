@@ -99,8 +99,17 @@ impl<'a> Reads<'a> {
     async fn next(&mut self) -> Result<PartLogits, DecisionError> {
         let lost = || DecisionError::internal("the engine stopped without an answer");
         let (_, receiver) = self.running.front_mut().ok_or_else(lost)?;
+        let deadline = self.deadline;
+        // The service knows the deadline too, but looks at it only between two steps.
+        let late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         let answered = tokio::select! {
             answered = receiver => answered,
+            () = late => return Err(failure(TurnError::DeadlineExceeded)),
             _ = self.phase.wait_for(|phase| *phase == Phase::Stopping) => {
                 return Err(DecisionError::unavailable("the server is shutting down"));
             }

@@ -5,8 +5,16 @@ use laneway_session::{EngineError, EngineLimits, Finish, StepOutcome, StepPlan, 
 
 use super::*;
 
-const LIMITS: EngineLimits =
-    EngineLimits { lanes: 2, pages: 64, page_positions: 8, context_length: 256, max_rows: 16, depth: 2, branches: 0, canvas: None };
+const LIMITS: EngineLimits = EngineLimits {
+    lanes: 2,
+    pages: 64,
+    page_positions: 8,
+    context_length: 256,
+    max_rows: 16,
+    depth: 2,
+    branches: 0,
+    canvas: None,
+};
 
 /// Guards tests that wait for another thread against waiting for ever.
 const PATIENCE: Duration = Duration::from_secs(20);

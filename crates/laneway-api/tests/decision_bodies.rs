@@ -120,7 +120,8 @@ async fn bodies_that_no_browser_asks_about_are_refused() {
     let options = ApiOptions { cors_origins: vec!["https://app.example".into()], ..ApiOptions::default() };
     let server = start(&Setup { options, ..Setup::new(CAUSAL) }).await;
     let text = body("x").to_string();
-    let json = async |server: &Server<Watched>, lines: &str| server.post_with(PATH, lines, text.as_bytes()).await.status;
+    let json =
+        async |server: &Server<Watched>, lines: &str| server.post_with(PATH, lines, text.as_bytes()).await.status;
     assert_eq!(json(&server, "").await, 200);
     assert_eq!(json(&server, "origin: https://app.example\r\n").await, 415);
     assert_eq!(json(&server, &format!("origin: https://app.example\r\n{JSON}")).await, 200);
@@ -128,7 +129,9 @@ async fn bodies_that_no_browser_asks_about_are_refused() {
         assert_eq!(json(&server, &format!("content-type: {kind}\r\n")).await, 415, "{kind}");
     }
     let (lines, bytes) = form(&[("request", &text)]);
-    for (origin, status) in [("https://app.example", 200), ("http://x", 200), ("https://evil.example", 403), ("null", 403)] {
+    for (origin, status) in
+        [("https://app.example", 200), ("http://x", 200), ("https://evil.example", 403), ("null", 403)]
+    {
         let reply = server.post_with(PATH, &format!("{lines}origin: {origin}\r\n"), &bytes).await;
         assert_eq!(reply.status, status, "{origin}: {}", reply.body);
         if status == 403 {
@@ -170,7 +173,10 @@ async fn a_browsers_preflight_is_answered() {
         assert!(exposed.split(',').any(|found| found == name), "{name}: {exposed}");
     }
     let closed = start(&Setup::new(CAUSAL)).await;
-    assert_eq!(closed.raw(preflight("https://app.example").as_bytes()).await.header("access-control-allow-origin"), None);
+    assert_eq!(
+        closed.raw(preflight("https://app.example").as_bytes()).await.header("access-control-allow-origin"),
+        None
+    );
 }
 
 #[tokio::test]

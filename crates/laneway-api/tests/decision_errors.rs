@@ -36,7 +36,10 @@ async fn wrong_shapes_list_every_place() {
         (r#"{"questions":{"q":{"type":"noul"}}}"#, json!(["body", "state"])),
         (r#"{"state":null,"questions":{"q":{"type":"noul"}}}"#, json!(["body", "state"])),
         (r#"{"state":"x","questions":{}}"#, json!(["body", "questions"])),
-        (r#"{"state":"x","questions":{"q":{"type":"score","criteria":{"a":1}}}}"#, json!(["body", "questions", "q", "score", "criteria"])),
+        (
+            r#"{"state":"x","questions":{"q":{"type":"score","criteria":{"a":1}}}}"#,
+            json!(["body", "questions", "q", "score", "criteria"]),
+        ),
         (r#"{"state":"x","questions":{"q":{"type":"noul"}},"steps":99}"#, json!(["body", "steps"])),
         ("[1]", json!(["body"])),
         ("{", json!(["body", 1])),
@@ -246,11 +249,11 @@ async fn a_late_answer_is_a_timeout() {
     let options = ApiOptions { turn_timeout: Some(Duration::from_millis(30)), ..ApiOptions::default() };
     let setup = Setup { options, serving: ServeOptions::default(), ..narrow() };
     let (server, streams) = full(&setup).await;
-    tokio::time::sleep(Duration::from_millis(60)).await;
-    setup.steps.open();
+    // The engine is stuck all the while.
     for mut stream in streams {
         check(&Reply::read(&mut stream).await, 504, "timeout_error");
     }
+    setup.steps.open();
     check_conserved(&server).await;
 }
 
@@ -268,7 +271,8 @@ async fn the_debug_page_needs_the_admin_key() {
         check(&get(&closed, &path, line).await, 404, "not_found");
     }
     for limits in [CAUSAL, CANVAS] {
-        let options = ApiOptions { api_key: Some("secret".into()), admin_key: Some("root".into()), ..ApiOptions::default() };
+        let options =
+            ApiOptions { api_key: Some("secret".into()), admin_key: Some("root".into()), ..ApiOptions::default() };
         let server = start(&Setup { options, ..Setup::new(limits) }).await;
         for line in ["", "authorization: Bearer secret\r\n", "authorization: Bearer roo\r\n"] {
             check(&get(&server, &path, line).await, 401, "authentication_error");
@@ -280,7 +284,9 @@ async fn the_debug_page_needs_the_admin_key() {
         assert!(reply.body.contains(if limits.canvas.is_some() { "Canvas" } else { "Causal" }), "{}", reply.body);
         // Ids stay out of what a model sees.
         assert!(!reply.body.contains("z last"), "{}", reply.body);
-        for (query, status) in [("", 400), ("?request=", 422), ("?request=%7B%7D", 422), ("?request=%FF", 422), ("?other=1", 400)] {
+        for (query, status) in
+            [("", 400), ("?request=", 422), ("?request=%7B%7D", 422), ("?request=%FF", 422), ("?other=1", 400)]
+        {
             let reply = get(&server, &format!("/debug/systemone{query}"), admin).await;
             assert_eq!(reply.status, status, "{query}: {}", reply.body);
         }

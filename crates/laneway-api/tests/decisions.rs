@@ -43,9 +43,14 @@ async fn all_kinds_are_answered_in_order_under_the_callers_ids() {
 #[tokio::test]
 async fn aliases_and_no_name_mean_the_model_that_decides() {
     let server = start(&Setup::new(CAUSAL)).await;
-    for name in
-        [json!("jev-latest"), json!("jev-preview"), json!("openjev-latest"), json!("tiny"), json!("tiny-alias"), json!(null)]
-    {
+    for name in [
+        json!("jev-latest"),
+        json!("jev-preview"),
+        json!("openjev-latest"),
+        json!("tiny"),
+        json!("tiny-alias"),
+        json!(null),
+    ] {
         let mut body = body("x");
         body["model"] = name.clone();
         let reply = server.post(PATH, &body.to_string()).await;
@@ -59,7 +64,8 @@ async fn aliases_and_no_name_mean_the_model_that_decides() {
 #[tokio::test]
 async fn states_of_every_kind_are_read() {
     let server = start(&Setup::new(CAUSAL)).await;
-    for state in [json!(""), json!("日本\u{0}\n"), json!({"b": 1, "a": [null]}), json!([]), json!([{"role": "user"}])] {
+    for state in [json!(""), json!("日本\u{0}\n"), json!({"b": 1, "a": [null]}), json!([]), json!([{"role": "user"}])]
+    {
         let body = body(state);
         let reply = server.post(PATH, &body.to_string()).await;
         assert_eq!(reply.json()["answers"], expected(&CAUSAL, &body), "{}", reply.body);

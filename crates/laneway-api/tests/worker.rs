@@ -15,8 +15,16 @@ use laneway_session::fake::{Fault, VOCABULARY, continuation};
 use laneway_text::{Tokenizer, TokenizerSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const LIMITS: EngineLimits =
-    EngineLimits { lanes: 2, pages: 64, page_positions: 16, context_length: 512, max_rows: 16, depth: 1, branches: 0, canvas: None };
+const LIMITS: EngineLimits = EngineLimits {
+    lanes: 2,
+    pages: 64,
+    page_positions: 16,
+    context_length: 512,
+    max_rows: 16,
+    depth: 1,
+    branches: 0,
+    canvas: None,
+};
 const PROMPT: &str = "user:hi\nassistant:";
 
 /// The end of a turn and the words that the engine samples, then bytes.

@@ -105,8 +105,6 @@ fn run<S: laneway_checkpoint::ByteStore>(name: &str, mut library: Library<S>, ch
     report(&format!("{name} save"), bytes, begin);
     let begin = Instant::now();
     let found = library.find(checkpoint.identity, &checkpoint.tokens, Exactness::Exact).expect("it was saved");
-    report(&format!("{name} find"), bytes, begin);
-    let begin = Instant::now();
     assert!(pollster::block_on(library.load(&found, 1)).is_some());
     report(&format!("{name} load"), bytes, begin);
 }

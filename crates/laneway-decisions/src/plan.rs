@@ -10,8 +10,9 @@ use laneway_session::canvas::CanvasLimits;
 use crate::agenda::{Agenda, Asked, Kind};
 use crate::canvas::Canvas;
 use crate::error::ReadError;
+use crate::options::Temperatures;
 use crate::prior::Priors;
-use crate::reader::Temperatures;
+
 use crate::tree::{Tree, Unreadable, log_sum};
 use crate::words::WordsPlace;
 
@@ -208,8 +209,11 @@ impl Plan {
             let prior = match &self.known_priors[index] {
                 Some(known) => Some(known.clone()),
                 None if unseen.iter().any(|samples| !samples.is_empty()) => {
-                    let logs: Arc<[f64]> = combined(&unseen).ok_or(ReadError::Mismatch)?.into();
-                    self.priors.put(item, unseen.len(), logs.clone());
+                    let orders = unseen.len();
+                    // Nothing is random without a canvas: each look is a view of its own.
+                    let views: Samples = unseen.into_iter().flatten().map(|logs| vec![logs]).collect();
+                    let logs: Arc<[f64]> = combined(&views).ok_or(ReadError::Mismatch)?.into();
+                    self.priors.put(item, orders, logs.clone());
                     Some(logs)
                 }
                 None => None,

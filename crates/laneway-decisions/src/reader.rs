@@ -4,21 +4,18 @@ use laneway_protocol::systemone::{DecisionRequest, Samples};
 use laneway_session::canvas::{CanvasLimits, Noise};
 use laneway_text::{ChatTemplate, Tokenizer};
 
-use crate::agenda::{Agenda, Alone, Item, Kind, Manner};
+use crate::agenda::{Agenda, Alone, Item, Manner};
 use crate::canvas::{self, CanvasStyle};
 use crate::causal::{self, Asking, CausalStyle};
 use crate::error::{PlanError, ReaderError};
 use crate::labels::TextLabels;
+use crate::options::{ChoiceLabels, NoulLabels, ReaderOptions, ScoreLabels};
 use crate::order::orders;
 use crate::plan::{Noisy, Plan};
 use crate::prior::Priors;
 use crate::prompt::Prompter;
 use crate::wording::{NO_STATE, TEXT_FRAME, WORDS_FRAME};
-use crate::words::Words;
-
-/// Models of fewer parameters answer letters by habit: one of 135 million picks the right one of 6 options no more often
-/// than chance, and does so four times as often by their words.
-const SMALL: u64 = 500_000_000;
+use crate::words::{self, Words};
 
 /// How a model gives distributions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,68 +24,6 @@ pub enum Readout {
     Autoregressive,
     /// It revises a canvas.
     Canvas(CanvasLimits),
-}
-
-/// How a model's decisions are read, as its owner sets it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReaderOptions {
-    /// What logits are divided by.
-    pub temperatures: Temperatures,
-    /// Orders of the options that are averaged at least, from 1.
-    pub permutations: u32,
-    /// Whether the habit without a state is always divided out; only for a model that predicts the next token.
-    pub prior_correction: bool,
-    /// Whether each question has a prompt and a canvas of its own, as if all asked for it: then no answer depends on what
-    /// else is asked, and every question costs a read. A model that predicts the next token has no other way.
-    pub isolated: bool,
-    /// What a noul is answered with by a model that predicts the next token.
-    pub noul_labels: NoulLabels,
-    /// What a choice is answered with by such a model.
-    pub choice_labels: ChoiceLabels,
-    /// What a score is answered with by such a model.
-    pub score_labels: ScoreLabels,
-    /// Text that such a model's answer begins with, before the label.
-    pub answer_opening: String,
-}
-
-/// Temperatures by type of question, each over 0.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Temperatures {
-    pub noul: f64,
-    pub choice: f64,
-    pub score: f64,
-}
-
-/// Labels of a noul.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NoulLabels {
-    /// Yes and No.
-    #[default]
-    Words,
-    /// A and B, for the options Yes and No.
-    Letters,
-}
-
-/// Labels of a choice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ChoiceLabels {
-    /// A and so on, with the options listed in a turn of a conversation.
-    #[default]
-    Letters,
-    /// The words of the options themselves, as keywords of the bare text; the options are not listed, so that their order
-    /// does not matter. For models too small to follow a letter back to its option. Options that their words do not
-    /// tell apart get letters.
-    Words,
-}
-
-/// Labels of a score.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScoreLabels {
-    /// 0 for the lowest level, and so on.
-    #[default]
-    Digits,
-    /// A and so on.
-    Letters,
 }
 
 /// Turns requests into reads of one model.
@@ -102,54 +37,6 @@ pub struct Reader {
 enum Style {
     Causal(CausalStyle),
     Canvas(CanvasStyle),
-}
-
-impl Default for ReaderOptions {
-    fn default() -> Self {
-        Self {
-            temperatures: Temperatures::default(),
-            permutations: 1,
-            prior_correction: false,
-            isolated: false,
-            noul_labels: NoulLabels::default(),
-            choice_labels: ChoiceLabels::default(),
-            score_labels: ScoreLabels::default(),
-            answer_opening: String::new(),
-        }
-    }
-}
-
-impl ReaderOptions {
-    /// What is best without a calibration for a model that predicts the next token and has so many parameters.
-    pub fn for_parameters(parameters: u64) -> Self {
-        let choice_labels = if parameters < SMALL { ChoiceLabels::Words } else { ChoiceLabels::Letters };
-        Self { choice_labels, ..Self::default() }
-    }
-}
-
-impl Default for Temperatures {
-    fn default() -> Self {
-        Self { noul: 1.0, choice: 1.0, score: 1.0 }
-    }
-}
-
-impl Temperatures {
-    pub(crate) fn of(&self, kind: Kind) -> f64 {
-        match kind {
-            Kind::Noul => self.noul,
-            Kind::Choice => self.choice,
-            Kind::Score => self.score,
-        }
-    }
-
-    fn check(&self) -> Result<(), ReaderError> {
-        for (kind, value) in [("noul", self.noul), ("choice", self.choice), ("score", self.score)] {
-            if !(value.is_finite() && value > 0.0) {
-                return Err(ReaderError::Temperature { kind, value });
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Reader {
@@ -295,11 +182,19 @@ impl Reader {
             }
         }
         plan.input_tokens = self.add_sections(style, (state, false), &askings, context, plan)?;
-        if corrects {
-            let known = |(index, item): (usize, &Item)| self.priors.get(item, shown[index].len());
-            plan.known_priors = plan.agenda.items.iter().enumerate().map(known).collect();
-            askings.retain(|asking| plan.known_priors[asking.item].is_none());
-            self.add_sections(style, (NO_STATE, true), &askings, context, plan)?;
+        let is_corrected = |index: usize| corrects || words[index].is_some();
+        let known = |(index, item): (usize, &Item)| {
+            is_corrected(index).then(|| self.priors.get(item, shown[index].len())).flatten()
+        };
+        plan.known_priors = plan.agenda.items.iter().enumerate().map(known).collect();
+        askings.retain(|asking| is_corrected(asking.item) && plan.known_priors[asking.item].is_none());
+        let (by_words, by_labels): (Vec<Asking>, Vec<Asking>) = askings.into_iter().partition(Asking::is_by_words);
+        self.add_sections(style, (NO_STATE, true), &by_labels, context, plan)?;
+        for asking in &by_words {
+            let texts = words::stand_ins(&plan.agenda.items[asking.item]);
+            let (part, looks) = causal::stand_in_section(&self.prompter, asking, &texts, plan.parts.len(), context)?;
+            plan.parts.push(part);
+            plan.looks.extend(looks);
         }
         Ok(())
     }

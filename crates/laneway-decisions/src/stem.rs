@@ -94,7 +94,8 @@ impl<'a> Stem<'a> {
     }
 }
 
-fn common<'a>(a: impl Iterator<Item = &'a u32>, b: impl Iterator<Item = &'a u32>) -> usize {
+/// How many items two begin with alike.
+pub(crate) fn common<'a>(a: impl Iterator<Item = &'a u32>, b: impl Iterator<Item = &'a u32>) -> usize {
     a.zip(b).take_while(|(a, b)| a == b).count()
 }
 

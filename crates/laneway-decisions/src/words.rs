@@ -7,6 +7,11 @@ use crate::tree::{Unreadable, log_sum};
 
 /// Most words of an option that count.
 const MOST_WORDS: usize = 32;
+/// Most options whose own text is read in place of a state.
+const MOST_STAND_INS: usize = 16;
+/// Logits are divided by this where the temperature is 1: a mean over words is flatter than any of them. Measured with a
+/// model of 135 million parameters, where 0.4 to 0.5 lost least.
+const FLATNESS: f64 = 0.5;
 /// Words that say nothing of their option.
 const EMPTY_WORDS: [&str; 30] = [
     "a", "an", "the", "of", "or", "and", "to", "in", "on", "for", "with", "is", "are", "be", "by", "from", "at", "no",
@@ -66,8 +71,8 @@ impl Words {
 }
 
 impl WordsPlace {
-    /// Natural logs of the probabilities of the outcomes: a softmax over the mean of their words' logits, the spellings
-    /// of a word added up.
+    /// Natural logs of the probabilities of the outcomes: a softmax over the mean of their words' logits, sharpened; the
+    /// spellings of a word add up.
     pub fn log_probabilities(&self, logits: &[Vec<Vec<f32>>], temperature: f64) -> Result<Vec<f64>, Unreadable> {
         let slot = logits.get(self.branch).and_then(|slots| slots.get(self.slot)).ok_or(Unreadable::Mismatch)?;
         if slot.len() != self.labels {
@@ -77,8 +82,8 @@ impl WordsPlace {
             return Err(Unreadable::NotFinite);
         }
         let word = |labels: &Vec<usize>| log_sum(&labels.iter().map(|&at| f64::from(slot[at])).collect::<Vec<_>>());
-        let mean = |words: &Vec<Vec<usize>>| words.iter().map(word).sum::<f64>() / words.len() as f64 / temperature;
-        let mut logs: Vec<f64> = self.outcomes.iter().map(mean).collect();
+        let mean = |words: &Vec<Vec<usize>>| words.iter().map(word).sum::<f64>() / words.len() as f64;
+        let mut logs: Vec<f64> = self.outcomes.iter().map(|words| mean(words) / (FLATNESS * temperature)).collect();
         let total = log_sum(&logs);
         if !total.is_finite() {
             return Err(Unreadable::NotFinite);
@@ -109,12 +114,22 @@ fn is_empty(word: &str) -> bool {
     EMPTY_WORDS.contains(&word.to_lowercase().as_str())
 }
 
-/// As it stands, in small letters, and with a large one first.
-fn spellings(word: &str) -> [String; 3] {
-    let small = word.to_lowercase();
-    let mut rest = small.chars();
-    let large = rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect();
-    [word.to_owned(), small, large]
+/// In small letters, and as it stands.
+fn spellings(word: &str) -> [String; 2] {
+    [word.to_lowercase(), word.to_owned()]
+}
+
+/// Texts of options in place of a state: what is likely after all of them is a habit and no answer. The same whatever
+/// the order of the options.
+pub(crate) fn stand_ins(item: &Item) -> Vec<String> {
+    let text = |outcome: &Outcome| {
+        let name = outcome.name.replace('_', " ");
+        outcome.description.as_ref().map_or_else(|| name.clone(), |description| format!("{name}: {description}"))
+    };
+    let mut texts: Vec<String> = item.outcomes.iter().map(text).collect();
+    texts.sort();
+    let count = texts.len().min(MOST_STAND_INS);
+    (0..count).map(|index| texts[index * texts.len() / count].clone()).collect()
 }
 
 #[cfg(test)]
@@ -145,7 +160,7 @@ mod tests {
         assert_eq!(said(&outcome("it", None)), ["it"]);
         assert_eq!(said(&outcome("IT -- no", None)), ["IT", "no"]);
         assert!(said(&outcome("…!", None)).is_empty());
-        assert_eq!(spellings("éTé"), ["éTé", "été", "Été"]);
+        assert_eq!(spellings("éTé"), ["été", "éTé"]);
     }
 
     #[test]
@@ -156,18 +171,30 @@ mod tests {
     }
 
     #[test]
+    fn stand_ins_are_spread_over_the_options_in_any_order() {
+        let two = item(&[("lost_card", Some("gone")), ("a", None)]);
+        assert_eq!(stand_ins(&two), ["a", "lost card: gone"]);
+        let mut many = item(&[("x", None); 40]);
+        many.outcomes.iter_mut().enumerate().for_each(|(at, outcome)| outcome.name = format!("{at:02}"));
+        let first = stand_ins(&many);
+        assert_eq!((first.len(), first[1].as_str(), first[15].as_str()), (16, "02", "37"));
+        many.outcomes.reverse();
+        assert_eq!(stand_ins(&many), first);
+    }
+
+    #[test]
     fn spellings_add_up_and_words_are_averaged() {
-        let Words { labels, outcomes } = words(&[("ab bc", None), ("Cc", None)]).unwrap();
+        let Words { labels, outcomes } = words(&[("Ab bc", None), ("Cc", None)]).unwrap();
         let text: Vec<char> = labels.iter().map(|label| char::from_u32(*label).unwrap()).collect();
-        assert_eq!(text, ['a', 'A', 'b', 'B', 'C', 'c']);
+        assert_eq!(text, ['a', 'A', 'b', 'c', 'C']);
         let place = WordsPlace { branch: 0, slot: 0, labels: labels.len(), outcomes };
-        let weights = [1.0_f32, 3.0, 0.5, 0.5, 1.0, 1.0];
+        let weights = [1.0_f32, 3.0, 1.0, 1.0, 1.0];
         let logits = vec![vec![weights.map(f32::ln).to_vec()]];
         let found: Vec<f64> = place.log_probabilities(&logits, 1.0).unwrap().iter().map(|log| log.exp()).collect();
         // The mean of the logs of 4 and 1 is that of 2, and so is the other.
         assert!(found.iter().all(|p| (p - 0.5).abs() < 1e-6), "{found:?}");
         assert_eq!(place.log_probabilities(&[], 1.0), Err(Unreadable::Mismatch));
-        let broken = vec![vec![vec![f32::NAN; 6]]];
+        let broken = vec![vec![vec![f32::NAN; 5]]];
         assert_eq!(place.log_probabilities(&broken, 1.0), Err(Unreadable::NotFinite));
     }
 }

@@ -456,8 +456,8 @@ fn the_real_vocabulary_has_labels_for_the_most_options_and_one_canvas_for_twelve
         source.tokens[id] = name.to_owned();
     }
     let vocabulary = source.tokens.len() as u32;
-    let tokenizer = Tokenizer::new(source).unwrap();
-    let reader = reader(tokenizer, Readout::Canvas(limits(256, vocabulary)), ReaderOptions::default());
+    let real = || Tokenizer::new(source.clone()).unwrap();
+    let reader = reader(real(), Readout::Canvas(limits(256, vocabulary)), ReaderOptions::default());
     let mut body = nouls(11);
     let many = (0..255).map(|it| (format!("o{it}"), Value::Null)).collect::<Map<_, _>>();
     body["questions"]["big"] = json!({"type": "choice", "criteria": many});
@@ -466,7 +466,7 @@ fn the_real_vocabulary_has_labels_for_the_most_options_and_one_canvas_for_twelve
     assert_eq!(part.branches.len(), 1);
     assert_eq!(part.branches[0].slots.len(), 12);
     assert_eq!(part.branches[0].slots.iter().map(|slot| slot.labels.len()).max(), Some(255));
-    eprintln!("{}", reader.describe(&reader.plan(&request(three()), CONTEXT).unwrap()));
+    assert_shared(&isolated(real(), 256, vocabulary), &real(), "The parcel never came.\n");
     for reading in readings(&plan, &hashed) {
         assert_close(&[probabilities(&reading).iter().sum()], &[1.0], 1e-9);
     }

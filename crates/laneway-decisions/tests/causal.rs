@@ -10,7 +10,9 @@ mod support;
 use std::sync::LazyLock;
 
 use lab::{assert_close, byte_level, hash, hashed, probabilities, reader, readings, request, run};
-use laneway_decisions::{NoulLabels, PlanError, ReadError, Reader, ReaderOptions, Readout, ScoreLabels};
+use laneway_decisions::{
+    ChoiceLabels, NoulLabels, PlanError, ReadError, ReadPart, Reader, ReaderOptions, Readout, ScoreLabels,
+};
 use laneway_protocol::systemone::Samples;
 use laneway_session::{Branch, BranchKind};
 use laneway_text::Tokenizer;
@@ -22,6 +24,12 @@ const CONTEXT: usize = 8192;
 fn bytes(options: ReaderOptions) -> Reader {
     reader(byte_level(&[]), Readout::Autoregressive, options)
 }
+
+/// Letters begin words.
+static BY_WORDS: LazyLock<Reader> = LazyLock::new(|| {
+    let words: Vec<String> = ('0'..='z').map(|letter| format!(" {letter}")).collect();
+    by_words(&words.iter().map(String::as_str).collect::<Vec<_>>())
+});
 
 static BYTES: LazyLock<Reader> = LazyLock::new(|| bytes(ReaderOptions::default()));
 
@@ -265,20 +273,105 @@ fn labels_and_opening_are_the_owners_choice() {
     }
 }
 
-fn by_words() -> Reader {
-    bytes(ReaderOptions { choice_labels: ChoiceLabels::Words, ..Default::default() })
+const COLOURS: [&str; 4] = [" red", " Red", " blue", " sky"];
+
+fn by_words(words: &[&str]) -> Reader {
+    let options = ReaderOptions { choice_labels: ChoiceLabels::Words, ..Default::default() };
+    reader(byte_level(words), Readout::Autoregressive, options)
+}
+
+fn colours() -> Value {
+    let criteria = json!({"Red": null, "blue": "The sky"});
+    let choice = |instructions: &str| json!({"type": "choice", "instructions": instructions, "criteria": criteria});
+    json!({"state": "It is red.", "questions": {"c": choice("Which colour?"), "d": choice("")}})
 }
 
 #[test]
 fn options_can_be_told_apart_by_their_words() {
-    let (reader, tokenizer) = (by_words(), byte_level(&[]));
-    let mut body = three();
-    body["questions"]["numbers"] = json!({"type": "choice", "criteria": {"same": null, "Same": null}});
-    let plan = reader.plan(&request(body), CONTEXT).unwrap();
-    let [turns, bare] = plan.parts() else { panic!("a turn and bare text") };
-    // Every byte is a token, and a space begins every word: no word has a token of its own.
-    assert_eq!((turns.branches.len() > 3, bare.branches.len()), (true, 0), "{}", reader.describe(&plan));
-    let _ = tokenizer;
+    let (reader, tokenizer) = (by_words(&COLOURS), byte_level(&COLOURS));
+    let plan = reader.plan(&request(colours()), CONTEXT).unwrap();
+    let [part, priors @ ..] = plan.parts() else { panic!("one text") };
+    let whole = |part: &ReadPart, branch: &Branch| text(&tokenizer, &[part.prompt.as_slice(), &branch.tokens].concat());
+    let stand_ins: Vec<String> =
+        priors.iter().flat_map(|part| part.branches.iter().map(|branch| whole(part, branch))).collect();
+    assert_eq!(
+        stand_ins,
+        [
+            "\nRed\n\nKeywords:",
+            "\nblue: The sky\n\nKeywords:",
+            "\nRed\n\nWhich colour?\nKeywords:",
+            "\nblue: The sky\n\nWhich colour?\nKeywords:"
+        ]
+    );
+    assert_eq!(text(&tokenizer, &part.prompt), "It is red.\n\n");
+    let mut questions: Vec<String> = part.branches.iter().map(|it| text(&tokenizer, &it.tokens)).collect();
+    questions.sort();
+    assert_eq!(questions, ["Keywords:", "Which colour?\nKeywords:"]);
+    assert_eq!(plan.input_tokens(), part.prompt.len() + part.branches.iter().map(|it| it.tokens.len()).sum::<usize>());
+    let [slot] = part.branches[0].slots.as_slice() else { panic!("one slot") };
+    assert_eq!(slot.row, part.branches[0].tokens.len() - 1);
+    let labels: Vec<String> = slot.labels.iter().map(|it| text(&tokenizer, &[*it])).collect();
+    assert_eq!(labels, [" Red", " blue", " sky"]);
+    let model = |_: &[u32], branch: &Branch, _: usize, label: u32| {
+        let stands_in = !part.branches.contains(branch);
+        let weight: f32 = match text(&tokenizer, &[label]).as_str() {
+            " Red" if stands_in => 2.0,
+            " Red" => 6.0,
+            " blue" => 4.0,
+            _ => 1.0,
+        };
+        weight.ln()
+    };
+    // Six against the mean of the logs of four and one, two against the same without the state; each squared.
+    assert_close(probabilities(&readings(&plan, &model)[0]), &[0.9, 0.1], 1e-6);
+}
+
+#[test]
+fn the_order_of_options_that_are_words_changes_nothing() {
+    let reader = by_words(&COLOURS);
+    let knobs = json!({"x_permutations": 8, "x_prior_correction": true});
+    let ask = |criteria: Value| {
+        let mut body = colours();
+        body.as_object_mut().unwrap().extend(knobs.as_object().unwrap().clone());
+        body["questions"] = json!({"c": {"type": "choice", "criteria": criteria}});
+        let plan = reader.plan(&request(body), CONTEXT).unwrap();
+        (plan.parts().len(), readings(&plan, &hashed).remove(0))
+    };
+    let (parts, first) = ask(json!({"red": null, "blue": "The sky"}));
+    let (parts_again, second) = ask(json!({"blue": "The sky", "red": null}));
+    // The prior is known by then.
+    assert_eq!((parts, parts_again), (2, 1));
+    let turned: Vec<f64> = probabilities(&second).iter().rev().copied().collect();
+    assert_close(&turned, probabilities(&first), 1e-9);
+}
+
+#[test]
+fn options_that_words_do_not_tell_apart_get_letters() {
+    let body =
+        |criteria: Value| request(json!({"state": "s", "questions": {"c": {"type": "choice", "criteria": criteria}}}));
+    let (reader, letters) =
+        (by_words(&COLOURS), reader(byte_level(&COLOURS), Readout::Autoregressive, ReaderOptions::default()));
+    for criteria in
+        [json!({"red": null, "red!": null}), json!({"red": null, "?": null}), json!({"red": null, "green": null})]
+    {
+        let (by_words, by_letters) =
+            (reader.plan(&body(criteria.clone()), CONTEXT), letters.plan(&body(criteria), CONTEXT));
+        assert_eq!(by_words.unwrap().parts(), by_letters.unwrap().parts());
+    }
+    // Questions of other kinds are asked in a turn as ever, beside those by words.
+    let mut mixed = three();
+    mixed["questions"]["colour"] = colours()["questions"]["c"].clone();
+    let plan = reader.plan(&request(mixed.clone()), CONTEXT).unwrap();
+    let [turn, bare, _] = plan.parts() else { panic!("a turn and bare text") };
+    mixed["questions"].as_object_mut().unwrap().remove("colour");
+    assert_eq!([turn], reader.plan(&request(mixed), CONTEXT).unwrap().parts().iter().collect::<Vec<_>>().as_slice());
+    assert_eq!(bare.branches.len(), 1);
+}
+
+#[test]
+fn small_models_are_asked_by_words() {
+    assert_eq!(ReaderOptions::for_parameters(135_000_000).choice_labels, ChoiceLabels::Words);
+    assert_eq!(ReaderOptions::for_parameters(8_000_000_000), ReaderOptions::default());
 }
 
 #[test]
@@ -388,8 +481,9 @@ proptest! {
         permutations in 1..=8u32,
         prior in any::<bool>(),
         context in 100..3000usize,
+        by_words in any::<bool>(),
     ) {
-        let reader = &*BYTES;
+        let reader = if by_words { &*BY_WORDS } else { &*BYTES };
         let questions = questions.into_iter().enumerate().map(|(at, it)| (at.to_string(), it)).collect();
         let body = request(json!({"state": state, "questions": Value::Object(questions),
             "x_permutations": permutations, "x_prior_correction": prior}));

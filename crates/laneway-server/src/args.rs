@@ -188,7 +188,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub prompt: u32,
 
-    /// Tokens to generate
+    /// Tokens to generate; a canvas model makes one pass less over its canvas
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub generate: u32,
 

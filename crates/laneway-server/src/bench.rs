@@ -1,11 +1,14 @@
-//! `laneway bench`: one lane on a bare engine, without service and text.
+//! `laneway bench`: one lane on a bare engine, without service and text; a canvas model makes passes, others tokens.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures::executor::block_on;
 use laneway_engine::{ModelEngine, Totals};
-use laneway_session::{Engine, EngineLimits, Row, Sampling, SamplingOptions, StepPlan, Token};
+use laneway_session::canvas::CanvasLimits;
+use laneway_session::{
+    Block, Draft, Engine, EngineLimits, Pass, Row, Sampling, SamplingOptions, StepPlan, Token,
+};
 use serde_json::json;
 
 use crate::args::BenchArgs;
@@ -30,7 +33,9 @@ pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
     let weights = load::open(&path)?;
     let (prompt, generate) = (args.prompt as usize, args.generate as usize);
     let (vocab, trained) = (weights.config().vocab_size, weights.config().context_length);
-    let needed = prompt + generate;
+    let canvas = laneway_engine::canvas_limits(&weights);
+    // A canvas is revised in place, however often.
+    let needed = prompt + canvas.as_ref().map_or(generate, |canvas| canvas.length);
     if needed > trained {
         let message =
             format!("{prompt} prompt tokens and {generate} generated ones exceed the model's context of {trained}");
@@ -43,10 +48,13 @@ pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
     drop(weights);
     let load = start.elapsed();
     let ids: Vec<u32> = (0..prompt).map(|at| prompt_id(at, vocab)).collect();
-    let runs: Vec<Run> =
-        (0..args.runs).map(|_| block_on(generate_once(&mut engine, &ids, generate))).collect::<Result<_>>()?;
+    let mut once = || match &canvas {
+        Some(canvas) => block_on(denoise_once(&mut engine, &ids, canvas, generate - 1)),
+        None => block_on(generate_once(&mut engine, &ids, generate)),
+    };
+    let runs: Vec<Run> = (0..args.runs).map(|_| once()).collect::<Result<_>>()?;
     let cold = runs[0].first_token;
-    let cost = engine.decode_cost();
+    let cost = if canvas.is_none() { engine.decode_cost() } else { None };
     let copied = block_on(copy_speed(&engine))?;
 
     let steps = (generate - 1) as f64;
@@ -64,13 +72,16 @@ pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
         "device": engine.device().name,
         "api": engine.device().api,
         "prompt_tokens": prompt,
-        "generated_tokens": generate,
+        "generated_tokens": canvas.is_none().then_some(generate),
+        "passes": canvas.map(|_| generate - 1),
+        "canvas_positions": canvas.map(|canvas| canvas.length),
+        "pass_ms": canvas.map(|_| decode * 1000.0),
         "runs": args.runs,
         "load_s": load.as_secs_f64(),
         "first_token_from_start_s": (load + cold).as_secs_f64(),
         "first_token_s": first_token,
         "prefill_tokens_per_s": prompt as f64 / first_token,
-        "decode_tokens_per_s": 1.0 / decode,
+        "decode_tokens_per_s": canvas.is_none().then_some(1.0 / decode),
         "prefill_cpu_s_per_token": cpu(|run| run.prefill_cpu).map(|time| time / prompt as f64),
         "decode_cpu_s_per_token": cpu(|run| run.decode_cpu).map(|time| time / steps),
         "decode_weight_bytes_per_s": engine.weight_bytes() as f64 / decode,
@@ -153,14 +164,69 @@ async fn generate_once(engine: &mut ModelEngine, prompt: &[u32], generate: usize
         decode,
         prefill_cpu: since(start_cpu, first_cpu),
         decode_cpu: since(first_cpu, usage::cpu_time()),
-        decode_work: engine.totals().zip(before).map(|(after, before)| Totals {
-            steps: after.steps - before.steps,
-            submissions: after.submissions - before.submissions,
-            dispatches: after.dispatches - before.dispatches,
-            readback_bytes: after.readback_bytes - before.readback_bytes,
-            head_multiply_adds: after.head_multiply_adds - before.head_multiply_adds,
-        }),
+        decode_work: engine.totals().zip(before).map(|(after, before)| difference(after, before)),
     })
+}
+
+fn difference(after: Totals, before: Totals) -> Totals {
+    Totals {
+        steps: after.steps - before.steps,
+        submissions: after.submissions - before.submissions,
+        dispatches: after.dispatches - before.dispatches,
+        readback_bytes: after.readback_bytes - before.readback_bytes,
+        head_multiply_adds: after.head_multiply_adds - before.head_multiply_adds,
+    }
+}
+
+/// Prefills, then makes passes over one canvas, each conditioned on the one before where the model is.
+async fn denoise_once(engine: &mut ModelEngine, prompt: &[u32], canvas: &CanvasLimits, passes: usize) -> Result<Run> {
+    let limits = engine.limits();
+    let (start, start_cpu) = (Instant::now(), usage::cpu_time());
+    let mut at = 0;
+    for chunk in prompt.chunks(limits.max_rows) {
+        let known = chunk.iter().map(|&id| Token::Known(id)).collect::<Vec<_>>();
+        engine.submit(&plan(&limits, &known, at, false))?;
+        engine.collect().await?;
+        at += chunk.len();
+    }
+    let (first, first_cpu, before) = (start.elapsed(), usage::cpu_time(), engine.totals());
+    let begun = Instant::now();
+    for pass in 0..passes {
+        engine.submit(&canvas_plan(&limits, canvas, prompt.len(), pass > 0 && canvas.is_conditioned))?;
+        if engine.collect().await?.drafts.len() != canvas.length {
+            bail!("the engine drafted nothing of the canvas");
+        }
+    }
+    let decode = begun.elapsed();
+    let since = |from: Option<Duration>, to: Option<Duration>| Some(to?.saturating_sub(from?));
+    Ok(Run {
+        first_token: first,
+        decode,
+        prefill_cpu: since(start_cpu, first_cpu),
+        decode_cpu: since(first_cpu, usage::cpu_time()),
+        decode_work: engine.totals().zip(before).map(|(after, before)| difference(after, before)),
+    })
+}
+
+fn canvas_plan(limits: &EngineLimits, canvas: &CanvasLimits, start: usize, is_conditioned: bool) -> StepPlan {
+    let block = Some(Block { start: start as u32, len: canvas.length as u32, is_conditioned });
+    let row = |at: usize| Row {
+        token: Token::Known(prompt_id(at, canvas.vocabulary as usize)),
+        position: (start + at) as u32,
+        lane: 0,
+        block,
+    };
+    let pages = (start + canvas.length).div_ceil(limits.page_positions) as u32;
+    let mut tables = vec![Vec::new(); limits.lanes + limits.branches];
+    tables[0] = (0..pages).collect();
+    let draft = |row: usize| Draft { row: row as u32, temperature: 0.8, draw: 0.5 };
+    StepPlan {
+        pass: Pass::Denoise,
+        rows: (0..canvas.length).map(row).collect(),
+        tables,
+        drafts: (0..canvas.length).map(draft).collect(),
+        ..StepPlan::default()
+    }
 }
 
 async fn collect_token(engine: &mut ModelEngine) -> Result<()> {
@@ -196,16 +262,23 @@ fn text(report: &serde_json::Value) -> String {
         ("device", format!("{} ({})", word("device"), word("api"))),
         (
             "tokens",
-            format!(
-                "{} prompt, {} generated, median of {}",
-                report["prompt_tokens"], report["generated_tokens"], report["runs"]
-            ),
+            match report["passes"].as_u64() {
+                Some(passes) => format!(
+                    "{} prompt, {passes} passes over {} canvas positions, median of {}",
+                    report["prompt_tokens"], report["canvas_positions"], report["runs"]
+                ),
+                None => format!(
+                    "{} prompt, {} generated, median of {}",
+                    report["prompt_tokens"], report["generated_tokens"], report["runs"]
+                ),
+            },
         ),
         ("load", number("load_s", 2, " s")),
         ("first token, with load", number("first_token_from_start_s", 2, " s")),
         ("first token", number("first_token_s", 3, " s")),
         ("prefill", number("prefill_tokens_per_s", 2, " tokens/s")),
         ("decode", number("decode_tokens_per_s", 2, " tokens/s")),
+        ("pass over a canvas", number("pass_ms", 2, " ms")),
         ("prefill CPU", number("prefill_cpu_s_per_token", 5, " s/token")),
         ("decode CPU", number("decode_cpu_s_per_token", 5, " s/token")),
         ("weights read", gigabytes("decode_weight_bytes_per_s")),
@@ -213,7 +286,7 @@ fn text(report: &serde_json::Value) -> String {
         ("peak memory", size("peak_memory_bytes")),
         ("weights in the file", size("file_tensor_bytes")),
         ("weights on the device", size("device_weight_bytes")),
-        ("per decoded token", String::new()),
+        ("per decoded token or pass", String::new()),
         ("  dispatches", number("decode_dispatches", 1, "")),
         ("  submissions", number("decode_submissions", 2, "")),
         ("  bytes read back", number("decode_readback_bytes", 0, "")),

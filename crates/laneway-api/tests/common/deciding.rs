@@ -1,6 +1,6 @@
 //! Requests for decisions, and what the engine without weights must answer to them.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use laneway_decisions::{Reader, ReaderOptions};
 use laneway_protocol::systemone::{Answers, DecisionRequest};
@@ -26,7 +26,7 @@ pub const CAUSAL: EngineLimits = EngineLimits {
 pub const CANVAS: EngineLimits = EngineLimits {
     canvas: Some(CanvasLimits {
         length: 64,
-        vocabulary: VOCABULARY,
+        vocabulary: VOCABULARY + 256,
         noise: Noise::Uniform,
         context: CanvasContext::Causal,
         shift: false,
@@ -62,10 +62,17 @@ pub fn body(state: impl Into<Value>) -> Value {
     })
 }
 
+static CAUSAL_READER: LazyLock<Reader> = LazyLock::new(|| reader(CAUSAL));
+static CANVAS_READER: LazyLock<Reader> = LazyLock::new(|| reader(CANVAS));
+
+fn reader(limits: EngineLimits) -> Reader {
+    let tokenizer = Arc::new(deciding_tokenizer());
+    Setup::new(limits).reader(&tokenizer, ReaderOptions::default()).expect("it can decide")
+}
+
 /// The answers that the engine's logits give.
 pub fn expected(limits: &EngineLimits, body: &Value) -> Value {
-    let setup = Setup::new(*limits);
-    let reader: Reader = setup.reader(&Arc::new(deciding_tokenizer()), ReaderOptions::default()).expect("it can decide");
+    let reader = if limits.canvas.is_some() { &*CANVAS_READER } else { &*CAUSAL_READER };
     let request = DecisionRequest::from_json(body.to_string().as_bytes()).expect("a valid request");
     let plan = reader.plan(&request, limits.context_length).expect("it fits");
     let run = |part: &laneway_decisions::ReadPart| logits(limits, &part.prompt, &part.branches);

@@ -93,8 +93,7 @@ impl Setup {
     }
 
     pub async fn start(&self, tokenizer: Tokenizer) -> Server<Watched> {
-        let (steps, loads, faults, limits) =
-            (self.steps.clone(), self.loads.clone(), self.faults.clone(), self.limits);
+        let (steps, loads, faults, limits) = (self.steps.clone(), self.loads.clone(), self.faults.clone(), self.limits);
         let config = ServiceConfig { queue_depth: self.queue_depth, ..ServiceConfig::default() };
         let worker = Worker::spawn("test-worker", config, move |(): &(), _| {
             loads.pass();
@@ -115,8 +114,7 @@ impl Setup {
     pub fn reader(&self, tokenizer: &Arc<Tokenizer>, options: ReaderOptions) -> Result<Reader, String> {
         let template = ChatTemplate::of_tokenizer(tokenizer).map_err(|error| error.to_string())?;
         let readout = self.limits.canvas.map_or(Readout::Autoregressive, Readout::Canvas);
-        Reader::new(tokenizer.clone(), Some(template), readout, options)
-            .map_err(|error| error.to_string())
+        Reader::new(tokenizer.clone(), Some(template), readout, options).map_err(|error| error.to_string())
     }
 }
 
