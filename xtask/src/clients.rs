@@ -20,7 +20,7 @@ const DIFFUSION: &str = "tests/data/fixtures/diffusion_chat_tiny";
 /// and a short chat against one on lavapipe.
 pub fn test(model: &Path, count: &mut Count) -> Result<()> {
     step("clients against a server on the cpu device", || {
-        let server = Server::start(model, "cpu", &["--api-key", KEY, "--ctx", "8192"])?;
+        let server = Server::start(model, "cpu", &["--api-key", KEY])?;
         chat(&server, count)?;
         python(&["openai_chat.py", &server.base_url(), KEY], count)?;
         javascript(&["openai_chat.mjs", &server.base_url(), KEY], count)?;
@@ -33,6 +33,11 @@ pub fn test(model: &Path, count: &mut Count) -> Result<()> {
         decisions(&server, NO_KEY, ORIGIN, count)?;
         // Questions share a canvas, and in a random model each reads all others.
         python(&["conformance.py", &server.address, NO_KEY, "semantics.batching"], count)?;
+        stops(server, count)
+    })?;
+    step("decisions of a diffusion model on a canvas for each question", || {
+        let server = Server::start(&root().join(DIFFUSION), "cpu", &["--isolated-reads", "--ctx", "16384"])?;
+        python(&["conformance.py", &server.address, NO_KEY], count)?;
         stops(server, count)
     })?;
     step("a chat with a server on lavapipe", || {

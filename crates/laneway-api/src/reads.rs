@@ -21,6 +21,8 @@ pub(crate) struct Reads<'a> {
     /// When all of them must have ended.
     deadline: Option<Instant>,
     took: Took,
+    /// Later rounds read prompts of the first one again, which counts as one prompt.
+    is_first_round: bool,
 }
 
 /// What reads took.
@@ -43,6 +45,7 @@ impl<'a> Reads<'a> {
             phase: state.watch_phase(),
             deadline: state.options.turn_timeout.and_then(|limit| Instant::now().checked_add(limit)),
             took: Took::default(),
+            is_first_round: true,
         }
     }
 
@@ -60,6 +63,7 @@ impl<'a> Reads<'a> {
             logits.push(self.next().await?);
         }
         self.took.all += started.elapsed();
+        self.is_first_round = false;
         Ok(())
     }
 
@@ -116,7 +120,9 @@ impl<'a> Reads<'a> {
         };
         self.running.pop_front();
         let answer = answered.map_err(|_| lost())?.map_err(failure)?;
-        self.took.cached_tokens += answer.cached_tokens;
+        if self.is_first_round {
+            self.took.cached_tokens += answer.cached_tokens;
+        }
         self.took.computed_tokens += answer.computed_tokens;
         self.took.queue = self.took.queue.max(Duration::from_millis(answer.queue_ms));
         Ok(answer.logits)

@@ -9,8 +9,8 @@ use crate::tree::{Unreadable, log_sum};
 const MOST_WORDS: usize = 32;
 /// Most options whose own text is read in place of a state.
 const MOST_STAND_INS: usize = 16;
-/// Logits are divided by this where the temperature is 1: a mean over words is flatter than any of them. Measured with a
-/// model of 135 million parameters, where 0.4 to 0.5 lost least.
+/// Logits are divided by this where the temperature is 1: a mean over words is flatter than any of them. The least loss of
+/// SmolLM2-135M over seven sets of choices.
 const FLATNESS: f64 = 0.5;
 /// Words that say nothing of their option.
 const EMPTY_WORDS: [&str; 30] = [

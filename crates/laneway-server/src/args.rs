@@ -60,6 +60,10 @@ pub struct ModelArgs {
     #[arg(long, env = "LANEWAY_CTX", value_name = "TOKENS")]
     pub ctx: Option<usize>,
 
+    /// Read every question of a decision on a canvas of its own, so that none depends on what else is asked
+    #[arg(long, env = "LANEWAY_ISOLATED_READS")]
+    pub isolated_reads: bool,
+
     /// Threads of the cpu device [default: all cores]
     #[arg(long, env = "LANEWAY_THREADS", value_name = "N")]
     pub threads: Option<usize>,

@@ -94,7 +94,7 @@ impl Chat<'_> {
         let detokenizer = if continues { Detokenizer::continuing(true) } else { Detokenizer::new(true) };
         let mut decoder = TextDecoder::new(self.text.tokenizer.clone(), detokenizer, Vec::new());
         if !continues {
-            decoder = decoder.with_channels();
+            decoder = decoder.with_channels().after(&prompt);
         }
         // Each answer of a conversation is drawn anew.
         self.sampling.seed = self.sampling.seed.wrapping_add(1);

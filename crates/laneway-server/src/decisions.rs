@@ -21,8 +21,8 @@ pub fn reader(
     tokenizer: &Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     origin: Origin,
-    canvas: Option<CanvasLimits>,
-    lanes: usize,
+    (canvas, lanes): (Option<CanvasLimits>, usize),
+    options: ReaderOptions,
 ) -> Result<Arc<Reader>, String> {
     if origin == Origin::Ids {
         return Err("it has no tokenizer".to_owned());
@@ -32,7 +32,7 @@ pub fn reader(
         return Err(format!("a canvas is read on exactly one lane, and it has {lanes}"));
     }
     let readout = canvas.map_or(Readout::Autoregressive, Readout::Canvas);
-    let reader = Reader::new(tokenizer.clone(), template, readout, ReaderOptions::default());
+    let reader = Reader::new(tokenizer.clone(), template, readout, options);
     reader.map(Arc::new).map_err(|error| error.to_string())
 }
 
@@ -53,7 +53,9 @@ pub async fn decide(host: &Host, text: &TextSide, request: &DecisionRequest) -> 
         let first = logits.is_empty();
         for part in std::mem::take(&mut parts) {
             let answer = read(host, part).await?;
-            usage.cached_tokens += answer.cached_tokens as u64;
+            if first {
+                usage.cached_tokens += answer.cached_tokens as u64;
+            }
             usage.computed_tokens += answer.computed_tokens as u64;
             logits.push(answer.logits);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
-use laneway_decisions::Reader;
+use laneway_decisions::{Reader, ReaderOptions};
 use laneway_files::{Family, ModelConfig, Weights};
 use laneway_session::canvas::CanvasLimits;
 use laneway_text::{ChatTemplate, Tokenizer};
@@ -71,7 +71,10 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
     let canvas = laneway_engine::canvas_limits(&weights);
     let lanes = settings.lanes.unwrap_or(if canvas.is_some() { 1 } else { DEFAULT_LANES });
     let parsed = || tokenizer::template(&weights, &tokenizer, entry.is_some_and(|entry| entry.is_base));
-    let reader = decisions::reader(&tokenizer, parsed().with_context(named)?, origin, canvas, lanes);
+    let parameters = weights.tensors().iter().map(|tensor| tensor.len() as u64).sum();
+    let options =
+        ReaderOptions { isolated: settings.isolated_reads, ..ReaderOptions::for_parameters(parameters) };
+    let reader = decisions::reader(&tokenizer, parsed().with_context(named)?, origin, (canvas, lanes), options);
     let (size, created) = size_and_date(&path);
     let facts = format!("{} {} {size} {created} {}", env!("CARGO_PKG_VERSION"), path.display(), settings.device);
     let description = match (entry, weights.config().name.as_str()) {

@@ -37,6 +37,7 @@ pub struct Config {
     lanes: Option<usize>,
     ctx: Option<usize>,
     threads: Option<usize>,
+    isolated_reads: bool,
     host: Option<String>,
     port: Option<u16>,
     api_key: Option<String>,
@@ -91,6 +92,8 @@ pub struct ModelSettings {
     pub lanes: Option<usize>,
     pub context_length: Option<usize>,
     pub threads: Option<usize>,
+    /// Whether each question of a decision has a canvas of its own.
+    pub isolated_reads: bool,
 }
 
 impl ModelSettings {
@@ -134,6 +137,7 @@ impl ModelArgs {
             lanes: within("lanes", self.lanes.or(config.lanes), 256)?,
             context_length: within("ctx", self.ctx.or(config.ctx), 1 << 24)?,
             threads: within("threads", self.threads.or(config.threads), 1024)?,
+            isolated_reads: self.isolated_reads || config.isolated_reads,
         })
     }
 }

@@ -60,7 +60,7 @@ impl Distribution {
 
     pub(crate) fn entropy(&self) -> f64 {
         let sum: f64 = self.0.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum();
-        (-sum).max(0.0)
+        (0.0 - sum).max(0.0)
     }
 
     fn entropy_confidence(&self) -> f64 {
@@ -136,6 +136,11 @@ mod tests {
             assert!(close(entropy_confidence(&weights), by_entropy), "{weights:?}");
             assert!(close(Distribution::new(weights.clone()).unwrap().mean(), mean), "{weights:?}");
         }
+    }
+
+    #[test]
+    fn a_certain_outcome_has_no_entropy_of_either_sign() {
+        assert!(entropy(&[1.0]).is_sign_positive() && entropy(&[0.0, 2.0]).is_sign_positive());
     }
 
     #[test]
