@@ -75,9 +75,9 @@ fn drafts_show_every_pass_and_end_in_the_final_text() {
     assert_eq!(steps, (1..=trace["steps"][0].as_u64().unwrap()).collect::<Vec<_>>());
     assert!(drafts.iter().all(|draft| draft["entropy"].as_f64().unwrap() >= 0.0));
     assert_eq!(drafts.last().unwrap()["text"], trace["text"]);
-    let first_text = chunks.iter().position(|chunk| {
-        chunk["choices"][0]["delta"]["content"].as_str().is_some_and(|text| !text.is_empty())
-    });
+    let first_text = chunks
+        .iter()
+        .position(|chunk| chunk["choices"][0]["delta"]["content"].as_str().is_some_and(|text| !text.is_empty()));
     let last_draft = chunks.iter().rposition(|chunk| chunk.get("x_laneway_draft").is_some());
     assert!(last_draft < first_text, "the final text follows the drafts");
     assert!(chunks.iter().filter(|c| c.get("x_laneway_draft").is_some()).all(|c| c["choices"] == json!([])));

@@ -41,11 +41,7 @@ struct Lane {
 }
 
 impl CpuEngine {
-    pub fn open(
-        weights: &Weights,
-        threads: usize,
-        sizes: Sizes,
-    ) -> Result<(Self, EngineLimits), OpenError> {
+    pub fn open(weights: &Weights, threads: usize, sizes: Sizes) -> Result<(Self, EngineLimits), OpenError> {
         let Sizes { lanes, context_length, pages } = sizes;
         let need = Need::of(weights, sizes);
         // Pages take memory only once they are written, so one full sequence must fit, not all.
@@ -109,7 +105,10 @@ impl CpuEngine {
         }
         let inputs = Inputs::of(plan);
         let computed = self.run(inputs.pass, &inputs.step(plan))?;
-        let mut outcome = StepOutcome { labels: inputs::by_row(&inputs::label_counts(plan), &computed.labels), ..StepOutcome::default() };
+        let mut outcome = StepOutcome {
+            labels: inputs::by_row(&inputs::label_counts(plan), &computed.labels),
+            ..StepOutcome::default()
+        };
         let (drafts, _) = computed.drafts.as_chunks::<DRAFT_COLUMNS>();
         outcome.drafts = drafts.iter().map(|columns| inputs::drafted(Drafted::from_columns(columns))).collect();
         let vocab = self.network.config().vocab_size;

@@ -26,11 +26,7 @@ struct Submitted {
 }
 
 impl GpuEngine {
-    pub fn open(
-        weights: &Weights,
-        gpu: Gpu,
-        sizes: Sizes,
-    ) -> Result<(Self, EngineLimits), OpenError> {
+    pub fn open(weights: &Weights, gpu: Gpu, sizes: Sizes) -> Result<(Self, EngineLimits), OpenError> {
         let Sizes { lanes, context_length, pages } = sizes;
         let need = Need::of(weights, sizes);
         let software = gpu.summary().class == AdapterClass::Software;

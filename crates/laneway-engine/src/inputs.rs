@@ -59,7 +59,11 @@ fn row(row: &session::Row) -> model::Row {
         },
         position: row.position,
         lane: row.lane as u32,
-        block: row.block.map(|session::Block { start, len, is_conditioned }| model::Block { start, len, is_conditioned }),
+        block: row.block.map(|session::Block { start, len, is_conditioned }| model::Block {
+            start,
+            len,
+            is_conditioned,
+        }),
     }
 }
 

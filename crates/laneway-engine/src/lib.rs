@@ -228,7 +228,12 @@ fn sampler_params(sampling: &Sampling) -> laneway_model::sample::SamplerParams {
 
 /// Rows, page tables and chunks for running `ids` from position 0 on lane 0 over pages 0, 1, 2 …
 fn fresh_chunks(ids: &[u32], chunk: usize) -> (Vec<Vec<laneway_model::Row>>, Vec<Vec<u32>>) {
-    let row = |(position, &token): (usize, &u32)| laneway_model::Row { token, position: position as u32, lane: 0, block: None };
+    let row = |(position, &token): (usize, &u32)| laneway_model::Row {
+        token,
+        position: position as u32,
+        lane: 0,
+        block: None,
+    };
     let all: Vec<_> = ids.iter().enumerate().map(row).collect();
     let pages = ids.len().div_ceil(laneway_model::PAGE_POSITIONS) as u32;
     (all.chunks(chunk).map(<[_]>::to_vec).collect(), vec![(0..pages).collect()])

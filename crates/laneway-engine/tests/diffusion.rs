@@ -199,7 +199,6 @@ fn a_bidirectional_masked_model_writes_what_the_reference_writes() {
 #[test]
 fn a_block_by_block_masked_model_writes_what_the_reference_writes() {
     let threshold = Selection::Threshold { confidence: Confidence::Probability, least: 0.2, at_least: 1 };
-    let denoising =
-        Denoising { max_steps: 8, t_max: 0.0, t_min: 0.0, selection: threshold, stop: Stop::Decided };
+    let denoising = Denoising { max_steps: 8, t_max: 0.0, t_min: 0.0, selection: threshold, stop: Stop::Decided };
     masked("qwen3_bd3lm_tiny", "threshold", denoising);
 }

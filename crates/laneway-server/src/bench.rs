@@ -6,9 +6,7 @@ use anyhow::{Context, Result, bail};
 use futures::executor::block_on;
 use laneway_engine::{ModelEngine, Totals};
 use laneway_session::canvas::CanvasLimits;
-use laneway_session::{
-    Block, Draft, Engine, EngineLimits, Pass, Row, Sampling, SamplingOptions, StepPlan, Token,
-};
+use laneway_session::{Block, Draft, Engine, EngineLimits, Pass, Row, Sampling, SamplingOptions, StepPlan, Token};
 use serde_json::json;
 
 use crate::args::BenchArgs;

@@ -40,7 +40,8 @@ struct Cost {
 pub fn run(settings: &ModelSettings, args: &BenchArgs) -> Result<()> {
     let alone = ModelSettings { lanes: Some(1), ..settings.clone() };
     let text = text_side(&alone)?;
-    let reader = text.reader.clone().map_err(|reason| Usage(format!("{} answers no decisions: {reason}", text.name)))?;
+    let reader =
+        text.reader.clone().map_err(|reason| Usage(format!("{} answers no decisions: {reason}", text.name)))?;
     let weights = load::open(&text.path)?;
     let (vocab, hidden) = (weights.config().vocab_size, weights.config().hidden_size);
     let engine = block_on(ModelEngine::open(&weights, &engine_settings(&alone, text.context_length)))?;

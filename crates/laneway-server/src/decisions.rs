@@ -44,7 +44,8 @@ pub struct Decided {
 
 /// Answers a request on the host's worker.
 pub async fn decide(host: &Host, text: &TextSide, request: &DecisionRequest) -> Result<Decided> {
-    let reader = text.reader.as_ref().map_err(|reason| Usage(format!("{} answers no decisions: {reason}", text.name)))?;
+    let reader =
+        text.reader.as_ref().map_err(|reason| Usage(format!("{} answers no decisions: {reason}", text.name)))?;
     let plan = reader.plan(request, text.context_length).map_err(|error| Usage(error.to_string()))?;
     let mut usage = ReadUsage { input_tokens: plan.input_tokens() as u64, ..ReadUsage::default() };
     let mut logits = Vec::<PartLogits>::new();

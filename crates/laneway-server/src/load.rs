@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::catalogue::{ENTRIES, Entry, Model};
 use crate::download::hexadecimal;
-use crate::{decisions, pull};
 use crate::settings::ModelSettings;
 use crate::tokenizer::{self, Origin};
 use crate::usual::{UsualSampling, usual_sampling};
+use crate::{decisions, pull};
 
 /// Lanes of a model that predicts the next token.
 const DEFAULT_LANES: usize = 4;
@@ -72,8 +72,7 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
     let lanes = settings.lanes.unwrap_or(if canvas.is_some() { 1 } else { DEFAULT_LANES });
     let parsed = || tokenizer::template(&weights, &tokenizer, entry.is_some_and(|entry| entry.is_base));
     let parameters = weights.tensors().iter().map(|tensor| tensor.len() as u64).sum();
-    let options =
-        ReaderOptions { isolated: settings.isolated_reads, ..ReaderOptions::for_parameters(parameters) };
+    let options = ReaderOptions { isolated: settings.isolated_reads, ..ReaderOptions::for_parameters(parameters) };
     let reader = decisions::reader(&tokenizer, parsed().with_context(named)?, origin, (canvas, lanes), options);
     let (size, created) = size_and_date(&path);
     let facts = format!("{} {} {size} {created} {}", env!("CARGO_PKG_VERSION"), path.display(), settings.device);

@@ -53,7 +53,9 @@ fn check_canvas(weights: &Weights, args: &LogitsArgs, canvas: usize) -> Result<(
         return Err(Usage(format!("the canvas has {canvas} ids, expected 1 to {}", limits.length)).into());
     }
     if args.previous_logits.is_some() && !limits.is_conditioned {
-        return Err(Usage("this model does not read its last prediction; leave --previous-logits out".to_owned()).into());
+        return Err(
+            Usage("this model does not read its last prediction; leave --previous-logits out".to_owned()).into()
+        );
     }
     if !(args.temperature.is_finite() && args.temperature > 0.0) {
         return Err(Usage(format!("the temperature is {}, expected more than 0", args.temperature)).into());
@@ -66,7 +68,8 @@ fn soft(weights: &Weights, path: &Path, temperature: f32, canvas: usize) -> Resu
     let vocab = weights.config().vocab_size;
     let file = laneway_files::native::open_tensors(path)?;
     let wrong = |what: String| Usage(format!("{}: {what}", path.display()));
-    let logits = file.iter().find(|tensor| tensor.name == "logits").ok_or_else(|| wrong("has no `logits`".to_owned()))?;
+    let logits =
+        file.iter().find(|tensor| tensor.name == "logits").ok_or_else(|| wrong("has no `logits`".to_owned()))?;
     if logits.shape != [canvas, vocab] {
         return Err(wrong(format!("`logits` is {:?}, expected [{canvas}, {vocab}]", logits.shape)).into());
     }
