@@ -1,7 +1,7 @@
 //! Stored sessions: what a session computed, kept where a restart, a crash or another machine finds it again.
 //!
 //! - [`format`](crate::Checkpoint): one container, verified before anything of it is used.
-//! - [`ByteStore`]: where bytes live: memory, files, or whatever `object_store` speaks to.
+//! - [`ByteStore`]: where bytes live: memory and files; `laneway-remote-store` adds whatever `object_store` speaks to.
 //! - [`Library`]: which checkpoints are worth their bytes, over any store and a clock the caller passes.
 //! - [`cachegen`]: a smaller, lossy representation of KV pages.
 //!
@@ -34,10 +34,8 @@ pub use identity::{Digest, Exactness, Identity, Scope, TokenChain};
 pub use library::{CheckpointId, Config, Library, Listing, Match, Protection, Reason, Refusal, Saved, Stats, Use};
 pub use policy::{EvictionRule, LengthRule, Schedule};
 pub use store::memory::MemoryStore;
-pub use store::{ByteStore, Entry, Portable, StoreFuture, check_key};
+pub use store::{ByteStore, Entry, Portable, StoreFuture, check_key, folder_name};
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use store::file::FileStore;
 
-#[cfg(feature = "object-store")]
-pub use store::object::RemoteStore;

@@ -3,8 +3,6 @@
 #[cfg(not(target_arch = "wasm32"))]
 pub mod file;
 pub mod memory;
-#[cfg(feature = "object-store")]
-pub mod object;
 
 use crate::error::StoreError;
 use std::future::Future;
@@ -117,7 +115,7 @@ pub(crate) fn quarantine_key(key: &str) -> String {
 }
 
 /// The name of a folder given with its slash.
-pub(crate) fn folder_name(folder: &str) -> Result<&str, StoreError> {
+pub fn folder_name(folder: &str) -> Result<&str, StoreError> {
     let name = folder.strip_suffix('/').unwrap_or(folder);
     match name.contains('/') {
         true => Err(StoreError::Key { key: folder.to_owned() }),

@@ -3,48 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/store.rs"]
+mod store;
 
 use common::wait;
-use laneway_checkpoint::{ByteStore, FileStore, MemoryStore, RemoteStore, StoreError, check_key};
+use laneway_checkpoint::{ByteStore, FileStore, MemoryStore, StoreError, check_key};
 use std::fs;
 use std::sync::Arc;
-
-fn keys(store: &dyn ByteStore, folder: &str) -> Vec<(String, u64)> {
-    let mut found: Vec<_> =
-        wait(store.list(folder)).unwrap().into_iter().map(|entry| (entry.key, entry.bytes)).collect();
-    found.sort();
-    found
-}
-
-/// L109: whole objects by key, in every store alike.
-fn behaves_like_a_store(store: &dyn ByteStore) {
-    let get = |key: &str| wait(store.get(key)).unwrap();
-    assert_eq!(get("pages/a"), None);
-    assert!(keys(store, "pages/").is_empty());
-    wait(store.put("pages/a", &[b"one ", b"", b"two"])).unwrap();
-    wait(store.put("pages/b.1-x", &[])).unwrap();
-    wait(store.put("pages2/a", &[b"other"])).unwrap();
-    assert_eq!(get("pages/a").as_deref(), Some(b"one two".as_slice()));
-    assert_eq!(get("pages/b.1-x").as_deref(), Some(b"".as_slice()));
-    assert_eq!(keys(store, "pages/"), [("pages/a".into(), 7), ("pages/b.1-x".into(), 0)]);
-    wait(store.put("pages/a", &[b"new"])).unwrap();
-    assert_eq!(get("pages/a").as_deref(), Some(b"new".as_slice()));
-    wait(store.quarantine("pages/a")).unwrap();
-    assert_eq!(get("pages/a"), None);
-    assert_eq!(get("quarantine/a").as_deref(), Some(b"new".as_slice()));
-    wait(store.quarantine("pages/none")).unwrap();
-    wait(store.delete("pages/b.1-x")).unwrap();
-    wait(store.delete("pages/b.1-x")).unwrap();
-    assert!(keys(store, "pages/").is_empty());
-    for bad in
-        ["", "/", "a/", "/a", "a//b", "a/b/c", "../a", "a/..", ".lock", "pages/.tmp-1-1", "a b", "A", "a\\b", "a\0"]
-    {
-        assert!(matches!(wait(store.put(bad, &[b"x"])), Err(StoreError::Key { .. })), "{bad:?}");
-        assert!(wait(store.get(bad)).is_err(), "{bad:?}");
-        assert!(wait(store.delete(bad)).is_err(), "{bad:?}");
-    }
-    assert!(wait(store.list("pages/sub/")).is_err());
-}
+use store::{behaves_like_a_store, keys};
 
 #[test]
 fn memory_is_a_store() {
@@ -56,17 +22,6 @@ fn memory_is_a_store() {
 fn a_directory_is_a_store() {
     let root = tempfile::tempdir().unwrap();
     behaves_like_a_store(&FileStore::open(root.path().join("deep/er")).unwrap());
-}
-
-#[test]
-fn an_object_store_is_a_store() {
-    let memory = Arc::new(object_store::memory::InMemory::new());
-    behaves_like_a_store(&RemoteStore::new(memory.clone(), "some/where"));
-    behaves_like_a_store(&RemoteStore::new(memory.clone(), "some/where-else"));
-    behaves_like_a_store(&RemoteStore::new(memory, ""));
-    let root = tempfile::tempdir().unwrap();
-    let files = object_store::local::LocalFileSystem::new_with_prefix(root.path()).unwrap();
-    behaves_like_a_store(&RemoteStore::new(Arc::new(files), "checkpoints"));
 }
 
 #[test]

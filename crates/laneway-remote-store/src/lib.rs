@@ -1,7 +1,12 @@
-use super::{ByteStore, Entry, StoreFuture, check_key, folder_name};
-use crate::error::StoreError;
+//! Checkpoints in S3-compatible and other remote stores, through `object_store`.
+//!
+//! A workspace of its own: what `object_store` needs would give shared libraries other features, and with them build
+//! the tensor library of the main workspace twice.
+#![forbid(unsafe_code)]
+
 use bytes::Bytes;
 use futures_util::TryStreamExt;
+use laneway_checkpoint::{ByteStore, Entry, StoreError, StoreFuture, check_key, folder_name};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use std::sync::Arc;
@@ -9,7 +14,7 @@ use std::sync::Arc;
 /// Objects of an S3-compatible or other store, under a prefix of it.
 ///
 /// Several machines may use one prefix: a checkpoint of one is there for the others after
-/// [`Library::refresh`](crate::Library::refresh), and what one evicts is a miss for the others.
+/// [`Library::refresh`](laneway_checkpoint::Library::refresh), and what one evicts is a miss for the others.
 #[derive(Debug, Clone)]
 pub struct RemoteStore {
     store: Arc<dyn ObjectStore>,
