@@ -143,18 +143,14 @@ fn a_port_in_use_is_an_error() {
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_ends_the_server() {
-    let load = |model: &Path, device: &str| {
-        let output = run(&["serve", "--port", "0", "--device", device, "--model", model.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(1));
-        // Graphics drivers add lines of their own.
-        let text = String::from_utf8(output.stderr).unwrap();
-        text.lines().last().unwrap().to_owned()
-    };
-    let text = load(&fixture("llama_tiny_gguf/model.gguf"), "no-such-adapter");
-    assert!(text.contains("no-such-adapter"), "{text}");
-    let text = load(&fixture("diffusion_gemma_tiny_gguf/model.gguf"), "cpu");
-    assert!(text.to_lowercase().contains("diffusion"), "{text}");
+fn a_device_that_is_not_there_ends_the_server() {
+    let model = fixture("llama_tiny_gguf/model.gguf");
+    let output = run(&["serve", "--port", "0", "--device", "no-such-adapter", "--model", model.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    // Graphics drivers add lines of their own.
+    let text = String::from_utf8(output.stderr).unwrap();
+    let last = text.lines().last().unwrap();
+    assert!(last.contains("no-such-adapter"), "{text}");
 }
 
 #[test]

@@ -11,7 +11,10 @@ use tokio::sync::{oneshot, watch};
 use crate::state::{ApiState, Phase, TextModel};
 
 /// Reads of one request in the queue or at work; more would make everybody else wait behind it.
-const WINDOW: usize = 8;
+const WINDOW: usize = 2;
+
+/// How soon a full queue is tried again by a request that has got answers already.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The reads of one request; dropping them cancels what has not ended.
 pub(crate) struct Reads<'a> {
@@ -23,6 +26,8 @@ pub(crate) struct Reads<'a> {
     took: Took,
     /// Later rounds read prompts of the first one again, which counts as one prompt.
     is_first_round: bool,
+    /// Whether a read of this request was queued ever: a full queue refuses only requests that have nothing yet.
+    has_begun: bool,
 }
 
 /// What reads took.
@@ -46,6 +51,7 @@ impl<'a> Reads<'a> {
             deadline: state.options.turn_timeout.and_then(|limit| Instant::now().checked_add(limit)),
             took: Took::default(),
             is_first_round: true,
+            has_begun: false,
         }
     }
 
@@ -59,6 +65,11 @@ impl<'a> Reads<'a> {
                 && self.submit(part)?
             {
                 waiting.next();
+            }
+            if self.running.is_empty() {
+                // The queue was full of others when the next read came up; what is done is not thrown away for that.
+                tokio::time::sleep(PATIENCE).await;
+                continue;
             }
             logits.push(self.next().await?);
         }
@@ -89,8 +100,11 @@ impl<'a> Reads<'a> {
             source: Source::Http,
         };
         match self.model.service.read(read) {
-            Ok(()) => self.running.push_back((cancel, receiver)),
-            Err(SubmitError::QueueFull { .. }) if !self.running.is_empty() => return Ok(false),
+            Ok(()) => {
+                self.has_begun = true;
+                self.running.push_back((cancel, receiver));
+            }
+            Err(SubmitError::QueueFull { .. }) if self.has_begun => return Ok(false),
             Err(SubmitError::QueueFull { .. }) => {
                 return Err(DecisionError::overloaded("the queue is full; try again later", 1000));
             }

@@ -107,7 +107,8 @@ impl Report {
     fn usage(&self) -> ReadUsage {
         ReadUsage {
             input_tokens: self.input_tokens as u64,
-            cached_tokens: self.took.cached_tokens as u64,
+            // Prompts that repeat the state count it once, as the input does.
+            cached_tokens: self.took.cached_tokens.min(self.input_tokens) as u64,
             computed_tokens: self.took.computed_tokens as u64,
             ..ReadUsage::default()
         }

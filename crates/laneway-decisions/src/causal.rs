@@ -45,6 +45,11 @@ impl Asking<'_> {
 }
 
 impl CausalStyle {
+    /// What stands around every state: the same whatever is asked, so that a state is read once.
+    pub fn frame(&self) -> &'static Frame {
+        if self.options_are_words { &wording::WORDS_FRAME } else { &wording::TEXT_FRAME }
+    }
+
     /// The words of a question's options, where they are to tell them apart and do.
     pub fn words(&self, prompter: &Prompter, item: &Item) -> Option<Words> {
         let is_wanted = self.options_are_words && item.kind == Kind::Choice && !item.is_forced();
@@ -74,8 +79,12 @@ impl CausalStyle {
         }
         let shown: Vec<(usize, String)> =
             labels.iter().map(|(outcome, label)| (*outcome, label.text.clone())).collect();
-        let text = wording::text_question(item, &shown, own.is_none());
-        Ok(Asking { item: index, order: at, frame: &wording::TEXT_FRAME, text, answer: Answer::Labels(labels) })
+        let mut text = wording::text_question(item, &shown, own.is_none());
+        let frame = self.frame();
+        if !frame.is_turn {
+            text += wording::plain_closing();
+        }
+        Ok(Asking { item: index, order: at, frame, text, answer: Answer::Labels(labels) })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::order::orders;
 use crate::plan::{Noisy, Plan};
 use crate::prior::Priors;
 use crate::prompt::Prompter;
-use crate::wording::{NO_STATE, TEXT_FRAME, WORDS_FRAME};
+use crate::wording::{ALONE_FRAME, NO_STATE};
 use crate::words::{self, Words};
 
 /// How a model gives distributions.
@@ -181,7 +181,7 @@ impl Reader {
                 askings.push(style.asking(index, item, at, order).map_err(refused)?);
             }
         }
-        plan.input_tokens = self.add_sections(style, (state, false), &askings, context, plan)?;
+        plan.input_tokens = self.add_section(style, (state, false), &askings, context, plan)?;
         let is_corrected = |index: usize| corrects || words[index].is_some();
         let known = |(index, item): (usize, &Item)| {
             is_corrected(index).then(|| self.priors.get(item, shown[index].len())).flatten()
@@ -189,7 +189,7 @@ impl Reader {
         plan.known_priors = plan.agenda.items.iter().enumerate().map(known).collect();
         askings.retain(|asking| is_corrected(asking.item) && plan.known_priors[asking.item].is_none());
         let (by_words, by_labels): (Vec<Asking>, Vec<Asking>) = askings.into_iter().partition(Asking::is_by_words);
-        self.add_sections(style, (NO_STATE, true), &by_labels, context, plan)?;
+        self.add_section(style, (NO_STATE, true), &by_labels, context, plan)?;
         for asking in &by_words {
             let texts = words::stand_ins(&plan.agenda.items[asking.item]);
             let (part, looks) = causal::stand_in_section(&self.prompter, asking, &texts, plan.parts.len(), context)?;
@@ -199,8 +199,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Adds a part for each frame that is asked in, and counts tokens: the state once, first orders once.
-    fn add_sections(
+    /// Adds the part of some questions, if there are any, and counts tokens: the state once, first orders once.
+    fn add_section(
         &self,
         style: &CausalStyle,
         (state, is_prior): (&str, bool),
@@ -208,19 +208,18 @@ impl Reader {
         context: usize,
         plan: &mut Plan,
     ) -> Result<usize, PlanError> {
-        let mut input_tokens = 0;
-        for frame in [&TEXT_FRAME, &WORDS_FRAME] {
-            let framed: Vec<&Asking> = askings.iter().filter(|asking| asking.frame == frame).collect();
-            if framed.is_empty() {
-                continue;
-            }
-            let place = (plan.parts.len(), is_prior);
-            let read = causal::section(&self.prompter, &style.opening, state, (frame, &framed), place, context)?;
-            let firsts = framed.iter().zip(&read.question_tokens).filter(|(asking, _)| asking.order == 0);
-            input_tokens += read.part.prompt.len() + firsts.map(|(_, tokens)| tokens).sum::<usize>();
-            plan.parts.push(read.part);
-            plan.looks.extend(read.looks);
+        if askings.is_empty() {
+            return Ok(0);
         }
+        // Bare text of nothing would be a prompt of no tokens.
+        let state = if state.is_empty() && !style.frame().is_turn { NO_STATE } else { state };
+        let framed: Vec<&Asking> = askings.iter().collect();
+        let place = (plan.parts.len(), is_prior);
+        let read = causal::section(&self.prompter, &style.opening, state, (style.frame(), &framed), place, context)?;
+        let firsts = framed.iter().zip(&read.question_tokens).filter(|(asking, _)| asking.order == 0);
+        let input_tokens = read.part.prompt.len() + firsts.map(|(_, tokens)| tokens).sum::<usize>();
+        plan.parts.push(read.part);
+        plan.looks.extend(read.looks);
         Ok(input_tokens)
     }
 
@@ -232,6 +231,7 @@ impl Reader {
         context: usize,
         plan: &mut Plan,
     ) -> Result<(), PlanError> {
+        check_size(&self.prompter, request, &plan.agenda, shown, context)?;
         let planned = style.plan(&self.prompter, &plan.agenda, request, shown)?;
         let samples = match request.options.samples {
             Samples::Auto => 1,
@@ -255,6 +255,28 @@ impl Reader {
         plan.canvases = Some(Noisy { limits: style.limits, canvases: planned.canvases, is_auto });
         Ok(())
     }
+}
+
+/// Tokens of all prompts of a request together, so that no request can ask for all memory.
+const MOST_TOKENS: usize = 1 << 21;
+
+/// Refuses what would be too long before any of it is laid out.
+fn check_size(
+    prompter: &Prompter,
+    request: &DecisionRequest,
+    agenda: &Agenda,
+    shown: &[Vec<Vec<usize>>],
+    context: usize,
+) -> Result<(), PlanError> {
+    let tokens = prompter.framed(&ALONE_FRAME, request.state.text().trim(), "")?.len();
+    if tokens > context {
+        return Err(PlanError::TooLong { tokens, context });
+    }
+    let items = agenda.items.iter().zip(shown);
+    let alone: usize = items.clone().filter(|(item, _)| item.alone).map(|(_, orders)| orders.len()).sum();
+    let packed = items.filter(|(item, _)| !item.alone).map(|(_, orders)| orders.len()).max().unwrap_or(0);
+    let tokens = tokens.saturating_mul(alone.saturating_add(packed));
+    if tokens > MOST_TOKENS { Err(PlanError::TooMuch { tokens, most: MOST_TOKENS }) } else { Ok(()) }
 }
 
 fn causal_style(prompter: &Prompter, options: &ReaderOptions) -> Result<CausalStyle, ReaderError> {

@@ -64,6 +64,7 @@ pub async fn decide(host: &Host, text: &TextSide, request: &DecisionRequest) -> 
             parts = plan.more(&logits).unwrap_or_default();
         }
     }
+    usage.cached_tokens = usage.cached_tokens.min(usage.input_tokens);
     let answers = Answers::new(request, plan.readings(&logits)?);
     let answers = answers.ok_or_else(|| anyhow!("the readings do not match the questions"))?;
     Ok(Decided { answers, usage })

@@ -52,6 +52,9 @@ async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
     if text.origin == Origin::Ids {
         eprintln!("warning: this model has no tokenizer: /v1/completions takes token ids, and answers with <id>s");
     }
+    if let (Some(_), Err(reason)) = (&text.canvas, &text.reader) {
+        eprintln!("warning: no decisions from this model: {reason}");
+    }
     let example = example(&text);
     let state = Arc::new(ApiState::new(vec![text_model(text, &host)], options(settings)));
     let app = router(state.clone(), pages());
