@@ -563,3 +563,18 @@ proptest! {
         }
     }
 }
+
+/// A long state with many questions of their own must not be laid out before it is refused.
+#[test]
+fn what_is_too_long_is_refused_before_it_is_laid_out() {
+    let reader = with_length(64);
+    let questions: serde_json::Map<_, _> = (0..200)
+        .map(|at| (format!("q{at}"), json!({"type": "noul", "instructions": format!("Is it {at}?"), "alone": true})))
+        .collect();
+    let ask = |words: usize, context: usize| {
+        let body = json!({"state": "word ".repeat(words), "questions": questions, "x_permutations": 2});
+        reader.plan(&request(body), context).err()
+    };
+    assert!(matches!(ask(100_000, 4096), Some(PlanError::TooLong { context: 4096, .. })));
+    assert!(matches!(ask(10_000, 1 << 20), Some(PlanError::TooMuch { .. })));
+}

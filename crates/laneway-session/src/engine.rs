@@ -136,7 +136,8 @@ pub enum Pass {
     Denoise,
 }
 
-/// Makes page `to` equal to page `from`, for a branch that goes on from a partly filled page.
+/// Makes page `to` equal to page `from`, for a lane or branch that goes on from a partly used page. No copy of a step
+/// reads a page that another one of it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCopy {
     /// The page to read.

@@ -11,7 +11,7 @@ use crate::turn::{Event, Source, Turn};
 /// Why a turn or read was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many turns and reads wait as may.
+    /// As many turns and reads wait as may, or they would keep this one waiting for longer than it may.
     #[error("the queue is full ({depth} turns)")]
     QueueFull {
         /// Turns that may wait.
@@ -21,6 +21,9 @@ pub enum SubmitError {
     #[error("the service is stopped")]
     Stopped,
 }
+
+/// Tokens an answer is taken to have at most when waits are predicted.
+const ANSWER_TOKENS: usize = 512;
 
 /// Waiting turns allowed by default for an engine with `lanes` lanes.
 pub fn default_queue_depth(lanes: usize) -> usize {
@@ -36,7 +39,22 @@ pub struct Intake {
 }
 
 /// A turn or read with its place in the queue; dropping it gives the place back.
-pub struct Ticket(pub(crate) Work);
+pub struct Ticket {
+    pub(crate) work: Work,
+    pub(crate) namespace: u64,
+}
+
+impl Ticket {
+    fn new(work: Work) -> Self {
+        Self { work, namespace: 0 }
+    }
+
+    /// Keeps the prefix cache of this turn or read apart from that of other namespaces, for example of other tenants;
+    /// the default is 0.
+    pub fn with_cache_namespace(self, namespace: u64) -> Self {
+        Self { namespace, ..self }
+    }
+}
 
 pub(crate) enum Work {
     Turn(Box<Turn>, Outlet),
@@ -51,23 +69,25 @@ impl Intake {
 
     /// Reserves a place for the turn, or counts it as rejected.
     pub fn admit(&self, mut turn: Turn) -> Result<Ticket, SubmitError> {
-        self.reserve(turn.source)?;
+        let work = turn.prompt.len().saturating_add(turn.max_tokens.unwrap_or(ANSWER_TOKENS).min(ANSWER_TOKENS)) as u64;
+        self.reserve(turn.source, work)?;
         let events = std::mem::replace(&mut turn.events, Box::new(|_: Event| {}));
-        let outlet = Outlet::new(events, self.metrics.clone(), turn.source);
-        Ok(Ticket(Work::Turn(Box::new(turn), outlet)))
+        let outlet = Outlet::new(events, self.metrics.clone(), turn.source, work);
+        Ok(Ticket::new(Work::Turn(Box::new(turn), outlet)))
     }
 
     /// Reserves a place for the read, or counts it as rejected.
     pub fn admit_read(&self, mut read: Read) -> Result<Ticket, SubmitError> {
-        self.reserve(read.source)?;
+        let work = read.work();
+        self.reserve(read.source, work)?;
         let answer = std::mem::replace(&mut read.answer, Box::new(|_| {}));
-        let outlet = ReadOutlet::new(answer, self.metrics.clone(), read.source);
-        Ok(Ticket(Work::Read(Box::new(read), outlet)))
+        let outlet = ReadOutlet::new(answer, self.metrics.clone(), read.source, work);
+        Ok(Ticket::new(Work::Read(Box::new(read), outlet)))
     }
 
-    fn reserve(&self, source: Source) -> Result<(), SubmitError> {
+    fn reserve(&self, source: Source, work: u64) -> Result<(), SubmitError> {
         let open = self.is_open();
-        if self.metrics.enqueue(source, if open { self.depth } else { 0 }) {
+        if self.metrics.enqueue(source, if open { self.depth } else { 0 }, work) {
             return Ok(());
         }
         Err(if open { SubmitError::QueueFull { depth: self.depth } } else { SubmitError::Stopped })

@@ -1,24 +1,65 @@
-//! Lanes: which pages each holds, which tokens those pages contain, and who may use them next.
+//! Lanes: which pages each holds and which tokens those contain; what outlives a turn is in the prefix cache.
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
 
 use crate::EngineLimits;
 use crate::engine::PageCopy;
+use crate::observer::{CacheEvent, LaneEvent, Observer, PrefixEvent};
 use crate::pages::{Page, PagePool};
+use crate::prefix::PrefixCache;
 
 /// Counts of lanes and pages at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneStats {
-    /// Lanes that a turn holds.
+    /// Lanes that a turn or read holds.
     pub active: usize,
-    /// Lanes that keep the tokens of an earlier turn for reuse.
+    /// Lanes that were used and are ready for the next turn; what they computed is in the prefix cache.
     pub idle: usize,
-    /// Lanes that were used before and hold nothing.
+    /// Lanes that were used and given up, because the engine failed on them or too many were idle.
     pub free: usize,
     /// Lanes that were ever used: `active + idle + free`.
     pub high_water: usize,
-    /// Pages that are held.
+    /// Pages that are held, by turns or by the prefix cache.
     pub pages_used: usize,
+    /// Of those, pages that only the prefix cache holds: they are given up when a turn needs them.
+    pub pages_cached: usize,
     /// Pages in all.
     pub pages_total: usize,
+    /// Sequences in the prefix cache, each with all that leads to it.
+    pub prefixes: usize,
+    /// Pages that the prefix cache gave up, since the model was loaded.
+    pub evicted: u64,
+    /// Lanes whose turn ended and that were ready at once, since the model was loaded.
+    pub reset: u64,
+    /// Lanes that were given up because the engine failed on them, since the model was loaded.
+    pub discarded: u64,
+}
+
+/// What one lane does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneRow {
+    /// Whether a turn or read holds it.
+    pub active: bool,
+    /// Positions of that turn that are written; 0 without one.
+    pub tokens: usize,
+}
+
+/// How lanes and prefixes are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneConfig {
+    /// Lanes that may be active at the same time.
+    pub max_active: usize,
+    /// Lanes that stay idle; more are given up.
+    pub max_idle: usize,
+    /// Shorter prefixes are neither kept nor found.
+    pub min_prefix_tokens: usize,
+    /// Sequences in the prefix cache at most; 0 keeps none.
+    pub max_prefixes: usize,
 }
 
 /// A lane that was claimed for a turn.
@@ -50,64 +91,161 @@ impl Fork {
 #[derive(Debug, Default)]
 struct Lane {
     active: bool,
+    namespace: u64,
     pages: Vec<Page>,
     /// Tokens whose K/V is written, by position.
     timeline: Vec<u32>,
-    last_used: u64,
+    /// Tokens of it that were not computed here.
+    cached: usize,
+    /// Tokens of it that are in the prefix cache.
+    kept: usize,
+    /// A partly used page that the lane goes on from in one of its own.
+    source: Option<Source>,
 }
 
-/// All lanes of an engine and the pages they share.
 #[derive(Debug)]
+struct Source {
+    page: Page,
+    to: u32,
+    /// Whether a submitted step makes the copy.
+    is_submitted: bool,
+}
+
+/// All lanes of an engine, the pages they share, and the prefixes that outlive their turns.
 pub(crate) struct Lanes {
     lanes: Vec<Lane>,
     pool: PagePool,
+    cache: PrefixCache,
+    config: LaneConfig,
     page_positions: usize,
     /// Positions whose K/V can only be reused together.
     grain: usize,
     /// Page tables beside those of lanes that no branch has.
     slots: Vec<usize>,
+    /// Pages kept free for branches, which never cost a conversation its state.
+    reserve: usize,
+    active: usize,
+    idle: Vec<usize>,
+    free: Vec<usize>,
     high_water: usize,
-    tick: u64,
+    reset: u64,
+    discarded: u64,
+    /// Changes with whatever may let in a turn that was refused.
+    version: u64,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Lanes {
-    pub fn new(limits: &EngineLimits) -> Self {
+    pub fn new(limits: &EngineLimits, config: LaneConfig) -> Self {
+        let (grain, page_positions) = (limits.grain(), limits.page_positions);
         Self {
             lanes: (0..limits.lanes).map(|_| Lane::default()).collect(),
             pool: PagePool::new(limits.pages),
-            page_positions: limits.page_positions,
-            grain: limits.grain(),
+            cache: PrefixCache::new(page_positions, grain, config.min_prefix_tokens, config.max_prefixes),
+            config,
+            page_positions,
+            grain,
             slots: (limits.lanes..limits.lanes + limits.branches).rev().collect(),
+            reserve: (limits.pages / 16).min(limits.branches.saturating_mul(2)),
+            active: 0,
+            idle: Vec::new(),
+            free: Vec::new(),
             high_water: 0,
-            tick: 0,
+            reset: 0,
+            discarded: 0,
+            version: 0,
+            observer: None,
         }
+    }
+
+    pub fn observe(&mut self, observer: Arc<dyn Observer>) {
+        self.cache.observe(observer.clone());
+        self.observer = Some(observer);
+    }
+
+    /// Whether a lane could be claimed, pages apart.
+    pub fn has_room(&self) -> bool {
+        self.active < self.config.max_active.min(self.lanes.len())
+    }
+
+    /// A number that is the same as long as whoever was refused would be refused again.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Leading tokens that a claim would not have to compute; changes nothing.
+    pub fn peek(&self, namespace: u64, tokens: &[u32], reusable: usize) -> usize {
+        self.usable(self.cache.peek(namespace, &tokens[..reusable.min(tokens.len())]))
     }
 
     /// Claims a lane and pages for `positions` together, or changes nothing.
     ///
-    /// K/V of a common prefix of at most `reusable` tokens is reused.
-    pub fn claim(&mut self, tokens: &[u32], reusable: usize, positions: usize) -> Option<Claim> {
-        if self.lanes.iter().all(|lane| lane.active) {
+    /// K/V of a common prefix of at most `reusable` tokens is reused: whole pages are shared, a partly used one is
+    /// copied, or computed again where there is no room for both.
+    pub fn claim(&mut self, namespace: u64, tokens: &[u32], reusable: usize, positions: usize) -> Option<Claim> {
+        if !self.has_room() {
             return None;
         }
-        let source = self.longest_prefix(&tokens[..reusable.min(tokens.len())]);
-        let lane = self.choose(source)?;
-        let cached = source.map_or(0, |(from, common)| self.reusable(from, common, lane));
-        let mut pages = self.share(source.map_or(lane, |(from, _)| from), cached);
+        let (cached, mut pages, source) = self.restore(namespace, &tokens[..reusable.min(tokens.len())], positions)?;
         let missing = self.pages_for(positions).saturating_sub(pages.len());
-        if self.pool.available() + self.reclaimable() < missing {
+        let before = self.cache.evicted();
+        pages.extend((0..missing).map(|_| self.take_page().expect("enough pages are free or cold")));
+        self.cache.touch(namespace, &tokens[..cached]);
+        let source =
+            source.map(|page| Source { to: pages[cached / self.page_positions].index(), page, is_submitted: false });
+        self.tell_claim(cached, source.is_some(), (self.cache.evicted() - before) as usize);
+        let lane = self.idle.pop().or_else(|| self.free.pop()).unwrap_or(self.high_water);
+        self.high_water = self.high_water.max(lane + 1);
+        self.active += 1;
+        let timeline = tokens[..cached].to_vec();
+        self.lanes[lane] = Lane { active: true, namespace, pages, timeline, cached, kept: 0, source };
+        Some(Claim { lane, cached })
+    }
+
+    /// The pages of the longest usable prefix, and the one to copy, if all that `positions` need can be had.
+    fn restore(
+        &mut self,
+        namespace: u64,
+        tokens: &[u32],
+        positions: usize,
+    ) -> Option<(usize, Vec<Page>, Option<Page>)> {
+        let (common, found) = self.cache.find(namespace, tokens);
+        let mut cached = self.usable(common);
+        let whole = cached / self.page_positions;
+        let mut pages: Vec<Page> = found[..whole].iter().map(|page| self.pool.retain(page)).collect();
+        let is_partial = !cached.is_multiple_of(self.page_positions);
+        let mut source = is_partial.then(|| self.pool.retain(found[whole]));
+        let total = self.pages_for(positions);
+        if self.deficit(total, pages.len()) > 0
+            && let Some(page) = source.take()
+        {
+            self.pool.release(page);
+            cached -= cached % self.cache.unit();
+            let spare = pages.split_off(cached / self.page_positions);
+            spare.into_iter().for_each(|page| self.pool.release(page));
+            if cached < self.config.min_prefix_tokens {
+                pages.drain(..).for_each(|page| self.pool.release(page));
+                cached = 0;
+            }
+        }
+        let deficit = self.deficit(total, pages.len());
+        if deficit > 0 {
             pages.into_iter().for_each(|page| self.pool.release(page));
+            self.tell(PrefixEvent::Refused { deficit });
             return None;
         }
-        self.clear(lane);
-        self.lanes[lane].active = true;
-        self.high_water = self.high_water.max(lane + 1);
-        for _ in 0..missing {
-            pages.push(self.take_page().expect("enough pages are free or reclaimable"));
-        }
-        self.lanes[lane].timeline.extend_from_slice(&tokens[..cached]);
-        self.lanes[lane].pages = pages;
-        Some(Claim { lane, cached })
+        Some((cached, pages, source))
+    }
+
+    /// Pages that cannot be had when `total` are needed and `held` of them are there.
+    fn deficit(&self, total: usize, held: usize) -> usize {
+        total.saturating_sub(held).saturating_sub(self.pool.available() + self.pool.cold())
+    }
+
+    /// Tokens of a common prefix that can be reused.
+    fn usable(&self, common: usize) -> usize {
+        let whole = common - common % self.grain;
+        if whole < self.config.min_prefix_tokens { 0 } else { whole }
     }
 
     /// Makes sure that the lane has a page for `position`; false when none can be had now.
@@ -127,9 +265,37 @@ impl Lanes {
         self.lanes[lane].pages.iter().take(count).map(Page::index).collect()
     }
 
-    /// Records that K/V of `tokens` is written behind the lane's timeline.
+    /// The copy that the lane's next step must begin with, if it goes on from a partly used page.
+    pub fn take_copy(&mut self, lane: usize) -> Option<PageCopy> {
+        let source = self.lanes[lane].source.as_mut().filter(|source| !source.is_submitted)?;
+        source.is_submitted = true;
+        Some(PageCopy { from: source.page.index(), to: source.to })
+    }
+
+    /// A step of the lane failed that began at `from`: what it copied is copied again.
+    pub fn failed(&mut self, lane: usize, from: usize) {
+        let is_first = from == self.written(lane);
+        if let Some(source) = self.lanes[lane].source.as_mut().filter(|_| is_first) {
+            source.is_submitted = false;
+        }
+    }
+
+    /// A step of the lane is done, and so is its copy.
+    pub fn stepped(&mut self, lane: usize) {
+        if let Some(source) = self.lanes[lane].source.take_if(|source| source.is_submitted) {
+            self.pool.release(source.page);
+            self.version += 1;
+        }
+    }
+
+    /// Records that K/V of `tokens` is written behind the lane's timeline; whole pages can be reused from now on.
     pub fn commit(&mut self, lane: usize, tokens: &[u32]) {
         self.lanes[lane].timeline.extend_from_slice(tokens);
+        let written = self.written(lane);
+        let whole = written - written % self.cache.unit();
+        if whole > self.lanes[lane].kept {
+            self.keep(lane, whole);
+        }
     }
 
     /// Positions that are written on a lane.
@@ -137,22 +303,52 @@ impl Lanes {
         self.lanes[lane].timeline.len()
     }
 
-    /// Ends the lane's turn and keeps its written pages for reuse.
-    pub fn park(&mut self, lane: usize) {
-        self.tick += 1;
-        let keep = self.pages_for(self.written(lane));
-        let parked = &mut self.lanes[lane];
-        parked.active = false;
-        parked.last_used = self.tick;
-        for page in parked.pages.drain(keep..) {
-            self.pool.release(page);
+    /// Ends the lane's turn and keeps what it has written for reuse.
+    pub fn park(&mut self, lane: usize, reset_ms: u64) {
+        let written = self.written(lane);
+        self.keep(lane, written - written % self.grain);
+        self.release(lane);
+        if self.idle.len() < self.config.max_idle {
+            self.idle.push(lane);
+        } else {
+            self.free.push(lane);
         }
+        self.reset += 1;
+        while self.pool.available() < self.reserve && self.cache.evict(&mut self.pool) {}
+        self.tell_lane(LaneEvent::SessionReset { reset_ms });
     }
 
-    /// Ends the lane's turn and forgets everything it holds.
-    pub fn clear(&mut self, lane: usize) {
-        let cleared = std::mem::take(&mut self.lanes[lane]);
-        cleared.pages.into_iter().for_each(|page| self.pool.release(page));
+    /// Ends the lane's turn and forgets what it computed.
+    pub fn discard(&mut self, lane: usize) {
+        self.release(lane);
+        let Lane { namespace, timeline, cached, .. } = std::mem::take(&mut self.lanes[lane]);
+        self.cache.forget(&mut self.pool, namespace, &timeline, cached);
+        self.free.push(lane);
+        self.discarded += 1;
+        self.tell_lane(LaneEvent::SessionReclaimed);
+    }
+
+    /// Forgets all prefixes that no turn uses.
+    pub fn clear_cache(&mut self) {
+        self.cache.clear(&mut self.pool);
+        self.version += 1;
+    }
+
+    /// Keeps the first `tokens` written tokens in the cache.
+    fn keep(&mut self, lane: usize, tokens: usize) {
+        let Lane { namespace, pages, timeline, kept, .. } = &mut self.lanes[lane];
+        let count = tokens.div_ceil(self.page_positions);
+        self.cache.insert(&mut self.pool, *namespace, &timeline[..tokens], &mut pages[..count]);
+        *kept = tokens;
+        self.version += 1;
+    }
+
+    fn release(&mut self, lane: usize) {
+        let ended = &mut self.lanes[lane];
+        let source = ended.source.take().map(|source| source.page);
+        ended.pages.drain(..).chain(source).for_each(|page| self.pool.release(page));
+        self.active -= usize::from(std::mem::take(&mut ended.active));
+        self.version += 1;
     }
 
     /// Pages for a branch that shares the lane's first `shared` positions and has its own up to `end`: from free ones
@@ -170,7 +366,10 @@ impl Lanes {
         let mut pages: Vec<Page> = source[..whole].iter().map(|page| self.pool.retain(page)).collect();
         pages.extend((0..own).map(|_| self.pool.alloc().expect("enough pages are free")));
         let is_partial = !shared.is_multiple_of(self.page_positions);
-        let copy = is_partial.then(|| PageCopy { from: source[whole].index(), to: pages[whole].index() });
+        // What the same step copies is not there yet to be copied from.
+        let pending = self.lanes[lane].source.as_ref().filter(|source| !source.is_submitted);
+        let from = |own: &Page| pending.filter(|p| p.to == own.index()).map_or(own.index(), |p| p.page.index());
+        let copy = is_partial.then(|| PageCopy { from: from(&source[whole]), to: pages[whole].index() });
         Some(Fork { slot, pages, copy })
     }
 
@@ -178,19 +377,29 @@ impl Lanes {
     pub fn join(&mut self, fork: Fork) {
         self.slots.push(fork.slot);
         fork.pages.into_iter().for_each(|page| self.pool.release(page));
+        self.version += 1;
+    }
+
+    /// What every lane does, in the order of their numbers.
+    pub fn rows(&self) -> impl Iterator<Item = LaneRow> {
+        self.lanes
+            .iter()
+            .map(|lane| LaneRow { active: lane.active, tokens: if lane.active { lane.timeline.len() } else { 0 } })
     }
 
     pub fn stats(&self) -> LaneStats {
-        let used = &self.lanes[..self.high_water];
-        let active = used.iter().filter(|lane| lane.active).count();
-        let free = used.iter().filter(|lane| !lane.active && lane.timeline.is_empty()).count();
         LaneStats {
-            active,
-            idle: self.high_water - active - free,
-            free,
+            active: self.active,
+            idle: self.idle.len(),
+            free: self.free.len(),
             high_water: self.high_water,
             pages_used: self.pool.capacity() - self.pool.available(),
+            pages_cached: self.pool.cold(),
             pages_total: self.pool.capacity(),
+            prefixes: self.cache.entries(),
+            evicted: self.cache.evicted(),
+            reset: self.reset,
+            discarded: self.discarded,
         }
     }
 
@@ -198,203 +407,43 @@ impl Lanes {
         positions.div_ceil(self.page_positions)
     }
 
-    /// The lane, active or not, whose timeline has most leading tokens in common.
-    fn longest_prefix(&self, tokens: &[u32]) -> Option<(usize, usize)> {
-        self.lanes
-            .iter()
-            .enumerate()
-            .map(|(index, lane)| {
-                let pairs = lane.timeline.iter().zip(tokens);
-                (index, pairs.take_while(|(a, b)| a == b).count())
-            })
-            .filter(|&(_, common)| common > 0)
-            // On equal length an idle lane wins: its last, partly filled page can be reused too.
-            .max_by_key(|&(index, common)| (common, !self.lanes[index].active))
-    }
-
-    /// The lane to use: the source of the prefix unless most of what it holds would be lost.
-    fn choose(&self, source: Option<(usize, usize)>) -> Option<usize> {
-        if let Some((from, common)) = source {
-            let lane = &self.lanes[from];
-            if !lane.active && lane.timeline.len() - common <= common {
-                return Some(from);
-            }
-        }
-        let from = source.map(|(from, _)| from);
-        let inactive = (0..self.lanes.len()).filter(|&index| !self.lanes[index].active);
-        inactive.min_by_key(|&index| {
-            let lane = &self.lanes[index];
-            // A side request must not cost a conversation its state while another lane will do.
-            (!lane.timeline.is_empty(), from == Some(index), lane.last_used, index)
-        })
-    }
-
-    /// Common tokens that can stay, in whole grains: those in whole pages, and in a partly used one that nobody else
-    /// reads.
-    fn reusable(&self, from: usize, common: usize, lane: usize) -> usize {
-        let common = common - common % self.grain;
-        let partial = self.lanes[from].pages.get(common / self.page_positions);
-        let owned = partial.is_some_and(|page| self.pool.references(page) == 1);
-        if from == lane && owned {
-            return common;
-        }
-        let mut whole = common - common % self.page_positions;
-        while !whole.is_multiple_of(self.grain) {
-            whole -= self.page_positions;
-        }
-        whole
-    }
-
-    fn share(&mut self, from: usize, positions: usize) -> Vec<Page> {
-        let count = self.pages_for(positions);
-        let pages = self.lanes[from].pages.iter().take(count);
-        pages.map(|page| self.pool.retain(page)).collect()
-    }
-
-    /// Pages that become free when every lane without a turn is emptied.
-    fn reclaimable(&self) -> usize {
-        let mut held = vec![0_u32; self.pool.capacity()];
-        let inactive = self.lanes.iter().filter(|lane| !lane.active);
-        inactive
-            .flat_map(|lane| &lane.pages)
-            .filter(|page| {
-                let count = &mut held[page.index() as usize];
-                *count += 1;
-                *count == self.pool.references(page)
-            })
-            .count()
-    }
-
-    /// A free page, if need be from the end of the lane that was parked first.
+    /// A free page, if need be one that the cache gives up.
     fn take_page(&mut self) -> Option<Page> {
         loop {
             if let Some(page) = self.pool.alloc() {
                 return Some(page);
             }
-            let inactive = self.lanes.iter_mut().filter(|lane| !lane.active);
-            let oldest = inactive.filter(|lane| !lane.pages.is_empty()).min_by_key(|lane| lane.last_used)?;
-            if let Some(page) = oldest.pages.pop() {
-                self.pool.release(page);
+            if !self.cache.evict(&mut self.pool) {
+                return None;
             }
-            oldest.timeline.truncate(oldest.pages.len() * self.page_positions);
+        }
+    }
+
+    fn tell_claim(&self, cached: usize, is_copied: bool, evicted: usize) {
+        self.tell(if cached > 0 { PrefixEvent::Restored { tokens: cached, is_copied } } else { PrefixEvent::Missed });
+        if evicted > 0 {
+            self.tell(PrefixEvent::Evicted { pages: evicted });
+        }
+    }
+
+    fn tell(&self, event: PrefixEvent) {
+        if let Some(observer) = self.observer.as_ref().filter(|_| self.config.max_prefixes > 0) {
+            observer.prefix(event);
+        }
+    }
+
+    fn tell_lane(&self, event: LaneEvent) {
+        if let Some(observer) = &self.observer {
+            observer.lane(event);
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lanes(lanes: usize, pages: usize) -> Lanes {
-        Lanes::new(&EngineLimits {
-            lanes,
-            pages,
-            page_positions: 4,
-            context_length: 64,
-            max_rows: 8,
-            depth: 1,
-            branches: 2,
-            canvas: None,
-        })
-    }
-
-    /// A claim that leaves a token to compute.
-    fn claim(lanes: &mut Lanes, tokens: &[u32], positions: usize) -> Option<Claim> {
-        lanes.claim(tokens, tokens.len() - 1, positions)
-    }
-
-    /// Runs a turn that writes `tokens` and ends.
-    fn turn(lanes: &mut Lanes, tokens: &[u32]) -> Claim {
-        let claim = claim(lanes, tokens, tokens.len()).unwrap();
-        lanes.commit(claim.lane, &tokens[claim.cached..]);
-        lanes.park(claim.lane);
-        claim
-    }
-
-    #[test]
-    fn the_idle_lane_with_the_longest_common_prefix_is_taken() {
-        let mut lanes = lanes(3, 30);
-        turn(&mut lanes, &[1, 2, 3, 4, 5, 6]);
-        turn(&mut lanes, &[9, 8, 7, 6, 5, 4]);
-        assert_eq!(turn(&mut lanes, &[1, 2, 3, 4, 5, 6, 7]), Claim { lane: 0, cached: 6 });
-        assert_eq!(turn(&mut lanes, &[9, 8, 7, 6, 5, 4, 3]), Claim { lane: 1, cached: 6 });
-    }
-
-    /// At least one prompt token is computed, so that there are logits to sample.
-    #[test]
-    fn a_repeated_prompt_leaves_one_token_to_compute() {
-        let mut lanes = lanes(1, 30);
-        turn(&mut lanes, &[1, 2, 3, 4, 5]);
-        assert_eq!(turn(&mut lanes, &[1, 2, 3, 4, 5]).cached, 4);
-        assert_eq!(turn(&mut lanes, &[1, 2]).cached, 1);
-        assert_eq!(lanes.written(0), 2);
-    }
-
-    /// C17
-    #[test]
-    fn a_side_request_shares_the_system_prompt_and_leaves_the_conversation_alone() {
-        let mut lanes = lanes(2, 30);
-        let chat: Vec<u32> = (0..20).collect();
-        turn(&mut lanes, &chat);
-        let side = turn(&mut lanes, &[0, 1, 2, 3, 4, 5, 99]);
-        assert_eq!(side, Claim { lane: 1, cached: 4 });
-        assert_eq!(turn(&mut lanes, &[&chat[..], &[50]].concat()).cached, 20);
-    }
-
-    #[test]
-    fn a_page_that_another_lane_reads_is_not_written_again() {
-        let mut lanes = lanes(2, 30);
-        turn(&mut lanes, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-        let active = claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 7, 8, 70], 12).unwrap();
-        assert_eq!(active, Claim { lane: 0, cached: 8 });
-        lanes.commit(0, &[70]);
-        let shared = claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 7, 8, 80], 12).unwrap();
-        assert_eq!(shared, Claim { lane: 1, cached: 8 });
-        assert_eq!(lanes.table(0, 8), lanes.table(1, 8));
-        assert_ne!(lanes.table(0, 9)[2], lanes.table(1, 9)[2]);
-        lanes.park(0);
-        // Six tokens agree, but the second page is shared with lane 1.
-        assert_eq!(claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 60], 7), Some(Claim { lane: 0, cached: 4 }));
-        assert_eq!(lanes.table(0, 4), lanes.table(1, 4));
-        assert_ne!(lanes.table(0, 8)[1], lanes.table(1, 8)[1]);
-    }
-
-    /// S1
-    #[test]
-    fn a_claim_that_does_not_fit_changes_nothing() {
-        let mut lanes = lanes(3, 6);
-        turn(&mut lanes, &[1, 2, 3, 4, 5]);
-        claim(&mut lanes, &[9; 8], 12).unwrap();
-        let before = lanes.stats();
-        assert_eq!(claim(&mut lanes, &[1, 2, 3, 4, 5, 6], 16), None);
-        assert_eq!(lanes.stats(), before);
-        assert_eq!(claim(&mut lanes, &[1, 2, 3, 4, 5, 6], 8), Some(Claim { lane: 0, cached: 5 }));
-    }
-
-    #[test]
-    fn the_lane_parked_first_gives_up_its_last_pages_first() {
-        let mut lanes = lanes(3, 6);
-        turn(&mut lanes, &[1, 1, 1, 1, 1, 1, 1, 1]);
-        turn(&mut lanes, &[2, 2, 2, 2, 2, 2, 2, 2]);
-        claim(&mut lanes, &[3; 10], 12).unwrap();
-        assert_eq!((lanes.written(0), lanes.written(1)), (4, 8));
-        assert_eq!(lanes.stats().pages_used, 6);
-        assert!(lanes.grow(2, 12) && lanes.grow(2, 23));
-        assert!(!lanes.grow(2, 24));
-        let expected = LaneStats { active: 1, idle: 0, free: 2, high_water: 3, pages_used: 6, pages_total: 6 };
-        assert_eq!(lanes.stats(), expected);
-    }
-
-    /// L11
-    #[test]
-    fn a_used_and_emptied_lane_goes_before_a_never_used_one() {
-        let mut lanes = lanes(2, 6);
-        turn(&mut lanes, &[1, 2]);
-        lanes.clear(0);
-        assert_eq!(turn(&mut lanes, &[3, 4]).lane, 0);
-        assert_eq!(lanes.stats().high_water, 1);
-        claim(&mut lanes, &[5], 1).unwrap();
-        claim(&mut lanes, &[6], 1).unwrap();
-        assert_eq!(claim(&mut lanes, &[7], 1), None);
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        // The pages go with the model, and so does what was announced.
+        if let Some(observer) = self.observer.as_ref().filter(|_| self.cache.entries() > 0) {
+            observer.cache(CacheEvent::Cleared);
+        }
     }
 }

@@ -3,11 +3,13 @@
 //!
 //! A state machine without GPU, threads, clock, executor, tensors and tokenizer. A driver asks
 //! [`Service::plan`] what to do, does it on an [`Engine`], and reports through [`Service::commit`].
-//! Turns and reads start in the order in which they were submitted. Those for the loaded model run together,
-//! one a lane; one for another model starts when those before it have ended.
+//! Turns and reads start in the order in which they were submitted, but for one that does not fit yet or of which less
+//! is cached: a later one may start before it, up to [`ServiceConfig::max_overtaken`] times. Those for the loaded model
+//! run together, one a lane; one for another model starts when those before it have ended.
 //!
 //! A turn is answered token after token, or canvas after canvas where the model revises one. A read yields
-//! distributions and leaves nothing behind but its prompt.
+//! distributions and leaves nothing behind but its prompt. What was computed stays in a cache of prefixes as long as
+//! nobody needs its pages; [`lifecycle`] says more.
 
 #![forbid(unsafe_code)]
 
@@ -16,11 +18,16 @@ pub mod canvas;
 pub mod denoise;
 mod engine;
 pub mod fake;
+#[doc = include_str!("lifecycle.md")]
+pub mod lifecycle {}
 mod intake;
 mod lanes;
 mod metrics;
+mod observer;
 mod outlet;
 mod pages;
+mod predict;
+mod prefix;
 mod random;
 mod read;
 mod reading;
@@ -37,8 +44,9 @@ pub use engine::{
     StepOutcome, StepPlan, Token,
 };
 pub use intake::{Intake, SubmitError, Ticket, default_queue_depth};
-pub use lanes::LaneStats;
+pub use lanes::{LaneRow, LaneStats};
 pub use metrics::{Counts, Metrics, ModelState, ReadRecord, Snapshot, TurnRecord};
+pub use observer::{CacheEvent, LaneEvent, Observer, PrefixEvent};
 pub use pages::{Page, PagePool};
 pub use random::SplitMix64;
 pub use read::{Branch, BranchKind, Read, ReadAnswer, Slot, systemone_runnable};

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{LaneStats, Source};
+use crate::lanes::{LaneRow, LaneStats};
+use crate::predict::Predictor;
+use crate::turn::Source;
 
 /// Finished turns kept for the reader of [`Metrics::drain_records`].
 const RECORDS: usize = 1024;
@@ -89,6 +91,18 @@ pub struct Snapshot {
     pub prompt_tokens: u64,
     /// Prompt tokens whose K/V was reused.
     pub cached_tokens: u64,
+    /// Turns and reads that began with tokens of the prefix cache.
+    pub prefix_hits: u64,
+    /// Turns and reads that did not.
+    pub prefix_misses: u64,
+    /// Tokens computed of prompts, those of preempted turns again; branches of reads apart.
+    pub prefill_rows: u64,
+    /// Tokens computed one by one, after those of prompts.
+    pub decode_rows: u64,
+    /// Turns and reads that started before one that had waited longer, because that one did not fit.
+    pub overtaken: u64,
+    /// How long a turn handed in now would wait for a lane, as far as earlier ones tell; 0 when nothing is to be done.
+    pub predicted_wait_ms: u64,
     /// Tokens sampled.
     pub completion_tokens: u64,
     /// Time from admission to the first token or the first pass over a canvas, over all turns.
@@ -177,6 +191,8 @@ pub struct Metrics(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     snapshot: Snapshot,
+    lanes: Vec<LaneRow>,
+    predictor: Predictor,
     records: VecDeque<TurnRecord>,
     reads: VecDeque<ReadRecord>,
 }
@@ -185,6 +201,11 @@ impl Metrics {
     /// All figures at this moment.
     pub fn snapshot(&self) -> Snapshot {
         self.lock().snapshot.clone()
+    }
+
+    /// What every lane of the loaded model does, in the order of their numbers; empty without a model.
+    pub fn lanes(&self) -> Vec<LaneRow> {
+        self.lock().lanes.clone()
     }
 
     /// The turns that ended since the last call; the oldest are dropped when nobody calls.
@@ -197,34 +218,62 @@ impl Metrics {
         self.lock().reads.drain(..).collect()
     }
 
-    /// Counts a turn or read as queued, or as rejected if `depth` turns wait already.
-    pub(crate) fn enqueue(&self, source: Source, depth: usize) -> bool {
-        let snapshot = &mut self.lock().snapshot;
-        let fits = snapshot.total().waiting() < depth as u64;
+    /// Counts a turn or read of `work` tokens as queued, or as rejected if `depth` turns wait already or it would wait
+    /// longer than it may.
+    pub(crate) fn enqueue(&self, source: Source, depth: usize, work: u64) -> bool {
+        let State { snapshot, predictor, .. } = &mut *self.lock();
+        let fits = snapshot.total().waiting() < depth as u64 && predictor.admits();
         let counts = snapshot.counts(source);
         counts.queued += 1;
         counts.rejected += u64::from(!fits);
+        if fits {
+            predictor.add(work);
+            snapshot.predicted_wait_ms = predictor.wait_ms();
+        }
         fits
     }
 
-    pub(crate) fn reject(&self, source: Source) {
-        self.lock().snapshot.counts(source).rejected += 1;
+    pub(crate) fn reject(&self, source: Source, work: u64) {
+        let state = &mut *self.lock();
+        state.snapshot.counts(source).rejected += 1;
+        state.complete(work);
+    }
+
+    /// How many turns run at the same time, and how long one may wait; 0 is for ever.
+    pub(crate) fn predict(&self, concurrency: usize, timeout_ms: u64) {
+        self.lock().predictor.set(concurrency, timeout_ms);
+    }
+
+    pub(crate) fn publish(&self, stats: LaneStats, rows: impl Iterator<Item = LaneRow>) {
+        let state = &mut *self.lock();
+        state.snapshot.lanes = stats;
+        state.lanes.clear();
+        state.lanes.extend(rows);
     }
 
     pub(crate) fn start(&self, source: Source) {
         self.lock().snapshot.counts(source).started += 1;
     }
 
-    pub(crate) fn end(&self, record: TurnRecord) {
+    pub(crate) fn end(&self, record: TurnRecord, work: u64) {
         let state = &mut *self.lock();
+        if record.ok {
+            let tokens = record.prompt_tokens.saturating_sub(record.cached_tokens) + record.completion_tokens;
+            state.predictor.sample(record.prefill_ms + record.decode_ms, tokens);
+        }
+        state.complete(work);
         state.snapshot.counts(record.source).end(record.ok);
         state.snapshot.prefill_ms += record.prefill_ms;
         state.snapshot.decode_ms += record.decode_ms;
         push(&mut state.records, record);
     }
 
-    pub(crate) fn end_read(&self, record: ReadRecord) {
+    pub(crate) fn end_read(&self, record: ReadRecord, work: u64) {
         let state = &mut *self.lock();
+        if record.ok {
+            state.predictor.sample(record.read_ms, record.computed_tokens);
+        }
+        state.complete(work);
         state.snapshot.counts(record.source).end(record.ok);
         state.snapshot.reads += u64::from(record.ok);
         push(&mut state.reads, record);
@@ -236,6 +285,13 @@ impl Metrics {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn complete(&mut self, work: u64) {
+        self.predictor.remove(work);
+        self.snapshot.predicted_wait_ms = self.predictor.wait_ms();
     }
 }
 
@@ -254,12 +310,12 @@ mod tests {
     #[test]
     fn counts_are_conserved_and_bounded_by_the_depth() {
         let metrics = Metrics::default();
-        assert!(metrics.enqueue(Source::Http, 2));
-        assert!(metrics.enqueue(Source::LocalChat, 2));
-        assert!(!metrics.enqueue(Source::Http, 2));
+        assert!(metrics.enqueue(Source::Http, 2, 1));
+        assert!(metrics.enqueue(Source::LocalChat, 2, 1));
+        assert!(!metrics.enqueue(Source::Http, 2, 1));
         metrics.start(Source::LocalChat);
-        assert!(metrics.enqueue(Source::Http, 2));
-        metrics.reject(Source::Http);
+        assert!(metrics.enqueue(Source::Http, 2, 1));
+        metrics.reject(Source::Http, 1);
         let snapshot = metrics.snapshot();
         assert_eq!((snapshot.http.waiting(), snapshot.local_chat.running()), (1, 1));
         let total = Counts { queued: 4, started: 1, rejected: 2, ..Default::default() };
@@ -271,17 +327,20 @@ mod tests {
         let metrics = Metrics::default();
         for prompt_tokens in 0..RECORDS + 3 {
             metrics.start(Source::Http);
-            metrics.end(TurnRecord {
-                source: Source::Http,
-                ok: true,
-                prompt_tokens,
-                cached_tokens: 0,
-                completion_tokens: 0,
-                queue_ms: 0,
-                ttft_ms: None,
-                prefill_ms: 1,
-                decode_ms: 2,
-            });
+            metrics.end(
+                TurnRecord {
+                    source: Source::Http,
+                    ok: true,
+                    prompt_tokens,
+                    cached_tokens: 0,
+                    completion_tokens: 0,
+                    queue_ms: 0,
+                    ttft_ms: None,
+                    prefill_ms: 1,
+                    decode_ms: 2,
+                },
+                0,
+            );
         }
         let records = metrics.drain_records();
         assert_eq!((records.len(), records[0].prompt_tokens), (RECORDS, 3));

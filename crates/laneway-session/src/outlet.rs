@@ -17,12 +17,14 @@ enum Stage {
 struct Entry {
     metrics: Arc<Metrics>,
     source: Source,
+    /// Tokens to compute, for the prediction of waits.
+    work: u64,
     stage: Stage,
 }
 
 impl Entry {
-    fn new(metrics: Arc<Metrics>, source: Source) -> Self {
-        Self { metrics, source, stage: Stage::Waiting }
+    fn new(metrics: Arc<Metrics>, source: Source, work: u64) -> Self {
+        Self { metrics, source, work, stage: Stage::Waiting }
     }
 
     fn start(&mut self) {
@@ -46,7 +48,7 @@ impl Entry {
             Stage::Ended => None,
             Stage::Waiting => {
                 self.stage = Stage::Ended;
-                self.metrics.reject(self.source);
+                self.metrics.reject(self.source, self.work);
                 Some(TurnError::ShuttingDown)
             }
             Stage::Started => Some(TurnError::Internal),
@@ -62,8 +64,8 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     /// The outlet of a turn that was counted as queued.
-    pub fn new(events: Box<dyn Events + Send>, metrics: Arc<Metrics>, source: Source) -> Self {
-        Self { events, entry: Entry::new(metrics, source) }
+    pub fn new(events: Box<dyn Events + Send>, metrics: Arc<Metrics>, source: Source, work: u64) -> Self {
+        Self { events, entry: Entry::new(metrics, source, work) }
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -87,7 +89,7 @@ impl Outlet {
 
     pub fn end(&mut self, record: TurnRecord, result: Result<Finish, TurnError>) {
         if self.entry.end() {
-            self.entry.metrics.end(record);
+            self.entry.metrics.end(record, self.entry.work);
             self.events.send(Event::Finished(result));
         }
     }
@@ -110,7 +112,7 @@ impl Drop for Outlet {
             decode_ms: 0,
         };
         if self.entry.end() {
-            self.entry.metrics.end(record);
+            self.entry.metrics.end(record, self.entry.work);
         }
         self.events.send(Event::Finished(Err(error)));
     }
@@ -127,8 +129,8 @@ pub(crate) struct ReadOutlet {
 
 impl ReadOutlet {
     /// The outlet of a read that was counted as queued.
-    pub fn new(answer: Answer, metrics: Arc<Metrics>, source: Source) -> Self {
-        Self { answer: Some(answer), entry: Entry::new(metrics, source) }
+    pub fn new(answer: Answer, metrics: Arc<Metrics>, source: Source, work: u64) -> Self {
+        Self { answer: Some(answer), entry: Entry::new(metrics, source, work) }
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -146,7 +148,7 @@ impl ReadOutlet {
 
     pub fn end(&mut self, record: ReadRecord, result: Result<ReadAnswer, TurnError>) {
         if self.entry.end() {
-            self.entry.metrics.end_read(record);
+            self.entry.metrics.end_read(record, self.entry.work);
             self.tell(result);
         }
     }
@@ -173,7 +175,7 @@ impl Drop for ReadOutlet {
             read_ms: 0,
         };
         if self.entry.end() {
-            self.entry.metrics.end_read(record);
+            self.entry.metrics.end_read(record, self.entry.work);
         }
         self.tell(Err(error));
     }
@@ -190,10 +192,10 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let told = Arc::new(Mutex::new(Vec::new()));
         for start in [false, true] {
-            assert!(metrics.enqueue(Source::Http, 9));
+            assert!(metrics.enqueue(Source::Http, 9, 3));
             let sink = told.clone();
             let events = Box::new(move |event| sink.lock().unwrap().push(event));
-            let mut outlet = Outlet::new(events, metrics.clone(), Source::Http);
+            let mut outlet = Outlet::new(events, metrics.clone(), Source::Http, 3);
             if start {
                 outlet.start();
             }

@@ -16,7 +16,11 @@ impl Page {
 #[derive(Debug)]
 pub struct PagePool {
     references: Vec<u32>,
+    /// Of those, references that the prefix cache holds.
+    kept: Vec<u32>,
     free: Vec<u32>,
+    /// Pages that nobody but the cache refers to.
+    cold: usize,
 }
 
 impl PagePool {
@@ -24,7 +28,8 @@ impl PagePool {
     pub fn new(pages: usize) -> Self {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         // Low numbers are handed out first.
-        Self { references: vec![0; pages as usize], free: (0..pages).rev().collect() }
+        let counts = vec![0; pages as usize];
+        Self { references: counts.clone(), kept: counts, free: (0..pages).rev().collect(), cold: 0 }
     }
 
     /// Pages in all.
@@ -37,6 +42,31 @@ impl PagePool {
         self.free.len()
     }
 
+    /// Pages that nobody but the prefix cache refers to.
+    pub(crate) fn cold(&self) -> usize {
+        self.cold
+    }
+
+    /// Whether nobody but the prefix cache refers to a page.
+    pub(crate) fn is_cold(&self, page: &Page) -> bool {
+        let page = page.0 as usize;
+        self.kept[page] > 0 && self.kept[page] == self.references[page]
+    }
+
+    /// A reference for the prefix cache.
+    pub(crate) fn keep(&mut self, page: &Page) -> Page {
+        self.kept[page.0 as usize] += 1;
+        self.references[page.0 as usize] += 1;
+        Page(page.0)
+    }
+
+    /// Gives a reference of the prefix cache back.
+    pub(crate) fn drop_kept(&mut self, page: Page) {
+        self.cold -= usize::from(self.is_cold(&page));
+        self.kept[page.0 as usize] -= 1;
+        self.release(page);
+    }
+
     /// Takes a free page.
     pub fn alloc(&mut self) -> Option<Page> {
         let page = self.free.pop()?;
@@ -46,6 +76,7 @@ impl PagePool {
 
     /// A second reference to the same page.
     pub fn retain(&mut self, page: &Page) -> Page {
+        self.cold -= usize::from(self.is_cold(page));
         self.references[page.0 as usize] += 1;
         Page(page.0)
     }
@@ -57,6 +88,7 @@ impl PagePool {
         if *references == 0 {
             self.free.push(page.0);
         }
+        self.cold += usize::from(self.is_cold(&page));
     }
 
     /// References to a page.

@@ -19,6 +19,18 @@ pub struct Read {
     pub source: Source,
 }
 
+impl Read {
+    /// Tokens to compute when nothing is cached.
+    pub(crate) fn work(&self) -> u64 {
+        let passes = |branch: &Branch| match branch.kind {
+            BranchKind::Causal => 1,
+            BranchKind::Canvas { passes } => u64::from(passes),
+        };
+        let work = self.branches.iter().map(|branch| (branch.tokens.len() as u64).saturating_mul(passes(branch)));
+        work.fold(self.prompt.len() as u64, u64::saturating_add)
+    }
+}
+
 /// Tokens that follow the prompt, and the places in them where logits are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {

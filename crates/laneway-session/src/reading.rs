@@ -13,6 +13,7 @@ use crate::turn::{Cancel, TurnError};
 pub(crate) struct Reading {
     outlet: ReadOutlet,
     pub cancel: Cancel,
+    pub namespace: u64,
     pub deadline_at: Option<u64>,
     pub prompt: Vec<u32>,
     branches: Vec<Branch>,
@@ -20,18 +21,19 @@ pub(crate) struct Reading {
     logits: Vec<Vec<Vec<f32>>>,
     /// Branches between two of their passes.
     pub group: Option<Group>,
-    submitted: u64,
+    pub submitted: u64,
     started: Option<u64>,
     cached: usize,
     computed: usize,
 }
 
 impl Reading {
-    pub fn new(now: u64, read: Read, outlet: ReadOutlet) -> Self {
+    pub fn new(now: u64, namespace: u64, read: Read, outlet: ReadOutlet) -> Self {
         let Read { prompt, branches, cancel, deadline_ms, .. } = read;
         Self {
             outlet,
             cancel,
+            namespace,
             deadline_at: deadline_ms.map(|ms| now.saturating_add(ms)),
             prompt,
             logits: vec![Vec::new(); branches.len()],

@@ -15,6 +15,7 @@ pub(crate) struct Run {
     decoder: Box<dyn Decoder + Send>,
     pub sampling: Sampling,
     pub cancel: Cancel,
+    pub namespace: u64,
     /// Prompt and generated tokens.
     pub tokens: Vec<u32>,
     prompt_tokens: usize,
@@ -50,7 +51,7 @@ struct Clock {
 }
 
 impl Run {
-    pub fn new(now: u64, turn: Turn, outlet: Outlet) -> Self {
+    pub fn new(now: u64, namespace: u64, turn: Turn, outlet: Outlet) -> Self {
         let Turn { prompt, max_tokens, sampling, decoder, cancel, deadline_ms, denoising, wants_drafts, .. } = turn;
         Self {
             rng: SplitMix64::new(sampling.seed),
@@ -61,6 +62,7 @@ impl Run {
             decoder,
             sampling,
             cancel,
+            namespace,
             prompt_tokens: prompt.len(),
             tokens: prompt,
             max_tokens,
@@ -79,6 +81,16 @@ impl Run {
     pub fn start(&mut self, now: u64) {
         self.clock.started.get_or_insert(now);
         self.outlet.start();
+    }
+
+    /// Whether it ever had a lane.
+    pub fn was_admitted(&self) -> bool {
+        self.clock.admitted.is_some()
+    }
+
+    /// When it was handed in.
+    pub fn submitted(&self) -> u64 {
+        self.clock.submitted
     }
 
     /// Tells the caller, unless the turn ran before and its model was lost since.

@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use crate::Sampling;
 use crate::engine::{EngineError, EngineLimits, InvalidLimits};
-use crate::lanes::Lanes;
+use crate::lanes::{LaneConfig, Lanes};
 use crate::metrics::Metrics;
+use crate::observer::Observer;
 use crate::reading::Group;
 use crate::run::Run;
+use crate::service::ServiceConfig;
 use crate::task::Task;
 use crate::turn::{FinishReason, TurnError};
 
@@ -23,8 +25,7 @@ pub(crate) struct Scheduler {
     metrics: Arc<Metrics>,
     lanes: Lanes,
     active: Vec<Option<Active>>,
-    /// Lanes of ended tasks that a submitted step may still write to; whether to keep their pages.
-    closing: Vec<(usize, bool)>,
+    closing: Vec<Closing>,
     in_flight: VecDeque<Step>,
     preempted: Vec<Run>,
     encoded_last: bool,
@@ -42,6 +43,14 @@ struct Active {
     suspect: bool,
     admitted: u64,
     stepped: u64,
+}
+
+/// A lane of an ended task that a submitted step may still write to.
+struct Closing {
+    lane: usize,
+    /// Whether what is written can be reused.
+    keep: bool,
+    since: u64,
 }
 
 struct Step {
@@ -72,11 +81,17 @@ enum Work {
 }
 
 impl Scheduler {
-    /// A scheduler that reserves pages for `reserved_tokens` new tokens of a turn at most.
-    pub fn new(limits: EngineLimits, reserved_tokens: usize, metrics: Arc<Metrics>) -> Result<Self, InvalidLimits> {
+    /// A scheduler for one engine.
+    pub fn new(limits: EngineLimits, config: &ServiceConfig, metrics: Arc<Metrics>) -> Result<Self, InvalidLimits> {
         let limits = limits.validate()?;
+        let lanes = LaneConfig {
+            max_active: if config.safe_mode { 1 } else { limits.lanes },
+            max_idle: config.idle_lanes,
+            min_prefix_tokens: config.min_prefix_tokens,
+            max_prefixes: config.max_prefixes,
+        };
         Ok(Self {
-            lanes: Lanes::new(&limits),
+            lanes: Lanes::new(&limits, lanes),
             active: (0..limits.lanes).map(|_| None).collect(),
             closing: Vec::new(),
             in_flight: VecDeque::new(),
@@ -85,9 +100,19 @@ impl Scheduler {
             stalled: false,
             counter: 0,
             limits,
-            reserved_tokens,
+            reserved_tokens: config.reserved_tokens,
             metrics,
         })
+    }
+
+    pub fn observe(&mut self, observer: Arc<dyn Observer>) {
+        self.lanes.observe(observer);
+    }
+
+    /// Forgets all prefixes that nothing uses.
+    pub fn clear_cache(&mut self) {
+        self.lanes.clear_cache();
+        self.publish();
     }
 
     pub fn running(&self) -> usize {
@@ -102,6 +127,21 @@ impl Scheduler {
         &self.limits
     }
 
+    /// Whether a lane is free, pages apart.
+    pub fn has_room(&self) -> bool {
+        self.lanes.has_room()
+    }
+
+    /// Is the same as long as a task that was not admitted would not be admitted again.
+    pub fn version(&self) -> (u64, bool) {
+        (self.lanes.version(), self.stalled && self.running() > 0)
+    }
+
+    /// Tokens of a task that need not be computed.
+    pub fn cached(&self, task: &Task) -> usize {
+        self.lanes.peek(task.namespace(), task.tokens(), task.reusable(&self.limits))
+    }
+
     /// Gives the task a lane and pages, or gives it back unchanged when there are none now.
     pub fn admit(&mut self, now: u64, mut task: Task) -> Result<usize, Task> {
         // Running turns that lack a page go before new ones.
@@ -109,10 +149,16 @@ impl Scheduler {
             return Err(task);
         }
         let positions = task.reservation(&self.limits, self.reserved_tokens);
-        let Some(claim) = self.lanes.claim(task.tokens(), task.reusable(&self.limits), positions) else {
+        let Some(claim) = self.lanes.claim(task.namespace(), task.tokens(), task.reusable(&self.limits), positions)
+        else {
             return Err(task);
         };
         task.admitted(now, &self.limits, claim.cached);
+        let is_hit = claim.cached > 0;
+        self.metrics.update(|m| {
+            m.prefix_hits += u64::from(is_hit);
+            m.prefix_misses += u64::from(!is_hit);
+        });
         self.counter += 1;
         self.active[claim.lane] = Some(Active {
             planned: claim.cached,
@@ -142,7 +188,7 @@ impl Scheduler {
             Ok(()) => return,
         };
         self.end(now, lane, result);
-        self.settle();
+        self.settle(now);
     }
 
     /// Ends tasks that were cancelled or are out of time.
@@ -153,7 +199,7 @@ impl Scheduler {
                 self.end(now, lane, Err(error));
             }
         }
-        self.settle();
+        self.settle(now);
     }
 
     /// Turns that lost their lane for want of pages, the youngest first; they go before all that wait.
@@ -169,7 +215,7 @@ impl Scheduler {
         while let Some(mut run) = self.preempted.pop() {
             run.finish(now, Err(error.clone()));
         }
-        self.settle();
+        self.settle(now);
     }
 
     /// Whether a turn is encoded and asks for no token; a turn without a canvas ends with its prompt's last step.
@@ -188,7 +234,8 @@ impl Scheduler {
         {
             self.join(group);
         }
-        self.closing.push((lane, !matches!(result, Err(TurnError::Engine(_)))));
+        let keep = !matches!(result, Err(TurnError::Engine(_)));
+        self.closing.push(Closing { lane, keep, since: now });
         active.task.finish(now, result);
     }
 
@@ -204,21 +251,20 @@ impl Scheduler {
     }
 
     /// Frees lanes of ended tasks that no submitted step touches any more.
-    fn settle(&mut self) {
-        for (lane, keep) in std::mem::take(&mut self.closing) {
-            if self.is_busy(lane) {
-                self.closing.push((lane, keep));
-            } else if keep {
-                self.lanes.park(lane);
+    fn settle(&mut self, now: u64) {
+        for closing in std::mem::take(&mut self.closing) {
+            if self.is_busy(closing.lane) {
+                self.closing.push(closing);
+            } else if closing.keep {
+                self.lanes.park(closing.lane, now.saturating_sub(closing.since));
             } else {
-                self.lanes.clear(lane);
+                self.lanes.discard(closing.lane);
             }
         }
         self.publish();
     }
 
     fn publish(&self) {
-        let stats = self.lanes.stats();
-        self.metrics.update(|m| m.lanes = stats);
+        self.metrics.publish(self.lanes.stats(), self.lanes.rows());
     }
 }

@@ -1,12 +1,16 @@
 //! The generation service: a queue of commands, one model, and what the driver must do next.
 
+mod admit;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::action::{Action, EngineCall, Outcome};
 use crate::engine::{EngineError, EngineLimits};
 use crate::intake::{Intake, SubmitError, Ticket};
+use crate::lanes::LaneStats;
 use crate::metrics::{Metrics, ModelState};
+use crate::observer::Observer;
 use crate::read::Read;
 use crate::scheduler::Scheduler;
 use crate::task::Task;
@@ -22,11 +26,35 @@ pub struct ServiceConfig {
     /// New tokens of a turn that pages are reserved for at admission; beyond that it grows page by page,
     /// and may have to give way to older turns and be computed again.
     pub reserved_tokens: usize,
+    /// Prompts of fewer tokens are not kept for reuse, nor are shorter common prefixes used.
+    pub min_prefix_tokens: usize,
+    /// Sequences kept for reuse at most, each with all that leads to it; 0 keeps none.
+    pub max_prefixes: usize,
+    /// Lanes that stay ready between turns; others are given up and count as free. Costs nothing either way.
+    pub idle_lanes: usize,
+    /// Time after which a turn or read that found no lane ends with [`TurnError::DeadlineExceeded`]; one that would wait
+    /// longer, as far as can be told, is refused at once. 0 waits for ever.
+    pub admission_timeout_ms: u64,
+    /// Times that one may be overtaken by later ones that fit when it does not, or of which more is cached; then it is
+    /// next, whatever becomes free. 0 keeps strictly to the order of submission.
+    pub max_overtaken: u32,
+    /// One turn at a time, however many lanes the engine has.
+    pub safe_mode: bool,
 }
 
 impl Default for ServiceConfig {
     fn default() -> Self {
-        Self { queue_depth: crate::default_queue_depth(1), idle_timeout_ms: 15 * 60 * 1000, reserved_tokens: 512 }
+        Self {
+            queue_depth: crate::default_queue_depth(1),
+            idle_timeout_ms: 15 * 60 * 1000,
+            reserved_tokens: 512,
+            min_prefix_tokens: 4,
+            max_prefixes: 4096,
+            idle_lanes: usize::MAX,
+            admission_timeout_ms: 0,
+            max_overtaken: 32,
+            safe_mode: false,
+        }
     }
 }
 
@@ -50,6 +78,14 @@ enum Job {
 struct Command<K> {
     request: Request<K>,
     job: Job,
+    /// Times that a later one was started before it.
+    overtaken: u32,
+}
+
+impl<K> Command<K> {
+    fn new(request: Request<K>, job: Job) -> Self {
+        Self { request, job, overtaken: 0 }
+    }
 }
 
 struct Model<K> {
@@ -71,8 +107,11 @@ pub struct Service<K> {
     /// The driver still holds an engine that the service has given up.
     drop_engine: bool,
     idle_timeout_ms: u64,
-    reserved_tokens: usize,
+    config: ServiceConfig,
+    observer: Option<Arc<dyn Observer>>,
     last_used: u64,
+    /// Of the engine when nobody who waits could be admitted; none after the queue has changed.
+    elected: Option<(u64, bool)>,
 }
 
 impl<K: PartialEq + Clone> Service<K> {
@@ -91,8 +130,10 @@ impl<K: PartialEq + Clone> Service<K> {
             loading_since: None,
             drop_engine: false,
             idle_timeout_ms: config.idle_timeout_ms,
-            reserved_tokens: config.reserved_tokens,
+            config,
+            observer: None,
             last_used: 0,
+            elected: None,
         }
     }
 
@@ -104,6 +145,18 @@ impl<K: PartialEq + Clone> Service<K> {
     /// The figures of this service.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Tells an observer of lanes and pages, of every model that is loaded from now on.
+    pub fn observe(&mut self, observer: Arc<dyn Observer>) {
+        self.observer = Some(observer);
+    }
+
+    /// Forgets all prefixes that no turn or read uses.
+    pub fn clear_prefixes(&mut self) {
+        if let Some(model) = &mut self.model {
+            model.scheduler.clear_cache();
+        }
     }
 
     /// Whether nothing waits, runs or loads.
@@ -133,13 +186,13 @@ impl<K: PartialEq + Clone> Service<K> {
             task.finish(now, Err(error));
             return;
         }
-        self.queue.push_back(Command { request, job: Job::Task(task) });
+        self.push_back(Command::new(request, Job::Task(task)));
     }
 
     /// Queues loading of a model without a turn.
     pub fn preload(&mut self, request: Request<K>, loaded: Loaded) {
         if self.intake.is_open() {
-            self.queue.push_back(Command { request, job: Job::Preload(loaded) });
+            self.push_back(Command::new(request, Job::Preload(loaded)));
         } else {
             loaded(Err(TurnError::ShuttingDown.to_string()));
         }
@@ -204,17 +257,21 @@ impl<K: PartialEq + Clone> Service<K> {
     }
 
     fn sweep(&mut self, now: u64) {
+        let timeout_ms = self.config.admission_timeout_ms;
         let mut index = 0;
         while let Some(command) = self.queue.get_mut(index) {
             let Job::Task(task) = &mut command.job else {
                 index += 1;
                 continue;
             };
-            let Some(error) = task.interrupted(now) else {
+            let waited = now.saturating_sub(task.submitted());
+            let is_late = timeout_ms > 0 && waited >= timeout_ms && !task.is_preempted();
+            let Some(error) = task.interrupted(now).or(is_late.then_some(TurnError::DeadlineExceeded)) else {
                 index += 1;
                 continue;
             };
             task.finish(now, Err(error));
+            self.elected = None;
             let timeout = command.request.idle_timeout_ms;
             self.queue.remove(index);
             self.idle_timeout_ms = timeout.unwrap_or(self.idle_timeout_ms);
@@ -229,40 +286,9 @@ impl<K: PartialEq + Clone> Service<K> {
             && front.request.settings == model.settings
         {
             let front = self.queue.pop_front();
-            if let Some(Command { job: Job::Preload(loaded), request }) = front {
+            if let Some(Command { job: Job::Preload(loaded), request, .. }) = front {
                 self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
                 loaded(Ok(()));
-            }
-        }
-    }
-
-    /// Starts the front turns and reads that are for the loaded model and have room, up to one that the engine is told of.
-    fn admit(&mut self, now: u64) -> Option<Action<K>> {
-        loop {
-            let model = self.model.as_mut()?;
-            if self.queue.front()?.request.settings != model.settings {
-                return None;
-            }
-            let Command { request, job: Job::Task(mut task) } = self.queue.pop_front()? else {
-                return None;
-            };
-            if let Some(error) = task.refused(model.scheduler.limits()) {
-                self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
-                self.last_used = now;
-                task.finish(now, Err(error));
-                continue;
-            }
-            match model.scheduler.admit(now, task) {
-                Ok(lane) => {
-                    self.idle_timeout_ms = request.idle_timeout_ms.unwrap_or(self.idle_timeout_ms);
-                    if let Some((sampling, prompt)) = model.scheduler.begin(lane) {
-                        return Some(Action::Engine(EngineCall::Begin { lane, sampling, prompt }));
-                    }
-                }
-                Err(task) => {
-                    self.queue.push_front(Command { request, job: Job::Task(task) });
-                    return None;
-                }
             }
         }
     }
@@ -275,7 +301,8 @@ impl<K: PartialEq + Clone> Service<K> {
         let step = scheduler.plan(now);
         for run in scheduler.take_preempted() {
             let request = Request { settings: model.settings.clone(), idle_timeout_ms: None };
-            self.queue.push_front(Command { request, job: Job::Task(Task::Turn(Box::new(run))) });
+            self.queue.push_front(Command::new(request, Job::Task(Task::Turn(Box::new(run)))));
+            self.elected = None;
         }
         if let Some(plan) = step {
             return Action::Engine(EngineCall::Submit(plan));
@@ -318,13 +345,20 @@ impl<K: PartialEq + Clone> Service<K> {
             return;
         };
         self.last_used = now;
+        self.elected = None;
         let scheduler = result.and_then(|limits| {
-            let scheduler = Scheduler::new(limits, self.reserved_tokens, self.metrics.clone());
-            scheduler.map_err(|error| error.to_string())
+            let scheduler = Scheduler::new(limits, &self.config, self.metrics.clone());
+            let mut scheduler = scheduler.map_err(|error| error.to_string())?;
+            if let Some(observer) = &self.observer {
+                scheduler.observe(observer.clone());
+            }
+            Ok(scheduler)
         });
         match (scheduler, self.queue.front()) {
             (Ok(scheduler), Some(front)) => {
                 let limit = scheduler.limits().turn_positions();
+                let lanes = if self.config.safe_mode { 1 } else { scheduler.limits().lanes };
+                self.metrics.predict(lanes, self.config.admission_timeout_ms);
                 self.model = Some(Model { settings: front.request.settings.clone(), scheduler });
                 self.metrics.update(|m| {
                     m.loaded += 1;
@@ -332,6 +366,7 @@ impl<K: PartialEq + Clone> Service<K> {
                     m.load_ms = now.saturating_sub(since);
                     m.context_limit = limit;
                 });
+                self.refuse(now);
             }
             (scheduler, _) => {
                 self.drop_engine = true;
@@ -390,7 +425,7 @@ impl<K: PartialEq + Clone> Service<K> {
         if let Some(mut model) = self.unload(ModelState::Failed) {
             model.scheduler.fail_all(now, error);
         }
-        self.metrics.update(|m| m.lanes = crate::LaneStats::default());
+        self.metrics.publish(LaneStats::default(), std::iter::empty());
     }
 
     fn unload(&mut self, state: ModelState) -> Option<Model<K>> {
@@ -399,8 +434,8 @@ impl<K: PartialEq + Clone> Service<K> {
             m.unloaded += 1;
             m.model = state;
             m.context_used = 0;
-            m.lanes = crate::LaneStats::default();
         });
+        self.metrics.publish(LaneStats::default(), std::iter::empty());
         Some(model)
     }
 }

@@ -13,9 +13,18 @@ pub(crate) enum Task {
 
 impl Task {
     pub fn new(now: u64, ticket: Ticket) -> Self {
-        match ticket.0 {
-            Work::Turn(turn, outlet) => Self::Turn(Box::new(Run::new(now, *turn, outlet))),
-            Work::Read(read, outlet) => Self::Read(Box::new(Reading::new(now, *read, outlet))),
+        let namespace = ticket.namespace;
+        match ticket.work {
+            Work::Turn(turn, outlet) => Self::Turn(Box::new(Run::new(now, namespace, *turn, outlet))),
+            Work::Read(read, outlet) => Self::Read(Box::new(Reading::new(now, namespace, *read, outlet))),
+        }
+    }
+
+    /// Where its prefix is looked up and kept.
+    pub fn namespace(&self) -> u64 {
+        match self {
+            Self::Turn(run) => run.namespace,
+            Self::Read(reading) => reading.namespace,
         }
     }
 
@@ -24,6 +33,19 @@ impl Task {
         match self {
             Self::Turn(run) => run.start(now),
             Self::Read(reading) => reading.start(now),
+        }
+    }
+
+    /// Whether it had a lane before and lost it for want of pages.
+    pub fn is_preempted(&self) -> bool {
+        matches!(self, Self::Turn(run) if run.was_admitted())
+    }
+
+    /// When it was handed in.
+    pub fn submitted(&self) -> u64 {
+        match self {
+            Self::Turn(run) => run.submitted(),
+            Self::Read(reading) => reading.submitted,
         }
     }
 

@@ -149,7 +149,7 @@ proptest! {
         let limits = EngineLimits {
             lanes, pages, page_positions, context_length: CONTEXT, max_rows, depth, branches: branch_tables, canvas
         };
-        let config = ServiceConfig { queue_depth: 12, reserved_tokens, idle_timeout_ms: 3000 };
+        let config = ServiceConfig { queue_depth: 12, reserved_tokens, idle_timeout_ms: 3000, ..Default::default() };
         let mut lab = Lab::with_config(limits, config);
         let mut sent = Sent::default();
         let mut cancels: Vec<Cancel> = Vec::new();

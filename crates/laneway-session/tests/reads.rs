@@ -202,6 +202,26 @@ fn a_read_between_two_equal_ones_changes_nothing() {
     }
 }
 
+/// L25, C7: an idle lane is no obstacle to a read, nor is one that a read or turn failed on.
+#[test]
+fn the_only_lane_is_there_for_a_read_after_anything() {
+    let mut lab = Lab::new(EngineLimits { lanes: 1, ..CANVAS });
+    lab.submit(&PROMPT, 3);
+    lab.settle();
+    for fault in [None, Some("begin"), Some("submit"), Some("collect")] {
+        if let Some(call) = fault {
+            lab.faults.inject(call, Fault::Step);
+            let turn = lab.submit(&[1, 2, 3], 3);
+            lab.settle();
+            assert!(turn.finished().unwrap().is_err());
+        }
+        let read = lab.read(&PROMPT, &branches(ONCE, 2));
+        lab.settle();
+        assert_eq!(read.answer().logits, logits(&CANVAS, &PROMPT, &branches(ONCE, 2)));
+    }
+    assert_eq!((lab.snapshot().lanes.active, lab.snapshot().lanes.high_water), (0, 1));
+}
+
 /// Unlike a turn, a read needs no row of its prompt.
 #[test]
 fn a_cached_prompt_needs_no_step() {
@@ -226,7 +246,7 @@ fn a_block_is_reused_whole_or_not_at_all() {
     let limits = EngineLimits { canvas: Some(BLOCKS), lanes: 1, ..LIMITS };
     let mut lab = Lab::new(limits);
     let long: Vec<u32> = (1..20).collect();
-    for (prompt, cached) in [(&long[..], 0), (&long[..17], 12), (&long[..], 12), (&long[..18], 18), (&long[..5], 0)] {
+    for (prompt, cached) in [(&long[..], 0), (&long[..17], 12), (&long[..], 18), (&long[..18], 18), (&long[..5], 0)] {
         let told = lab.read(prompt, &branches(ONCE, 2));
         lab.settle();
         assert_eq!(told.answer().cached_tokens, cached, "{}", prompt.len());
@@ -310,7 +330,8 @@ fn reads_and_turns_share_the_places_of_the_queue() {
 /// S4, G6
 #[test]
 fn a_read_that_waits_for_pages_is_not_overtaken() {
-    let mut lab = Lab::new(EngineLimits { pages: 16, lanes: 3, context_length: 60, ..LIMITS });
+    let config = ServiceConfig { max_overtaken: 0, ..Default::default() };
+    let mut lab = Lab::with_config(EngineLimits { pages: 16, lanes: 3, context_length: 60, ..LIMITS }, config);
     let turn = lab.submit_with(1, &[1; 20], |turn| {
         turn.max_tokens = Some(20);
         turn.decoder = Box::new(FakeDecoder { endless: true, ..Default::default() });

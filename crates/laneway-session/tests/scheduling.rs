@@ -39,7 +39,7 @@ fn running_turns_decode_together_in_one_step() {
     assert!(lab.plans().len() < 30);
 }
 
-/// S13
+/// L54, S13
 #[test]
 fn a_long_prefill_stalls_running_decodes_at_most_one_chunk() {
     for depth in [1, 2] {
@@ -155,13 +155,13 @@ fn max_tokens_is_clamped_to_the_remaining_context() {
 #[test]
 fn a_turn_that_asks_for_no_token_only_computes_its_prompt() {
     let mut lab = Lab::new(ROOMY);
-    let told = lab.submit(&[1, 2, 3], 0);
+    let told = lab.submit(&[1, 2, 3, 4, 5], 0);
     lab.settle();
     assert_eq!((told.finish().completion_tokens, told.finish().reason), (0, FinishReason::Length));
     assert!(lab.plans()[0].samples.is_empty());
-    let next = lab.submit(&[1, 2, 3, 4], 1);
+    let next = lab.submit(&[1, 2, 3, 4, 5, 6], 1);
     lab.settle();
-    assert_eq!(next.finish().cached_tokens, 3);
+    assert_eq!(next.finish().cached_tokens, 5);
 }
 
 /// S2
@@ -178,7 +178,8 @@ fn pages_are_reserved_for_the_prompt_and_at_most_512_new_tokens() {
 /// S1, S4, S10, S15
 #[test]
 fn a_turn_waits_for_lane_and_pages_while_others_run() {
-    let mut lab = Lab::new(EngineLimits { pages: 16, lanes: 3, context_length: 60, ..LIMITS });
+    let config = ServiceConfig { max_overtaken: 0, ..Default::default() };
+    let mut lab = Lab::with_config(EngineLimits { pages: 16, lanes: 3, context_length: 60, ..LIMITS }, config);
     let first = submit_endless(&mut lab, &[1; 20], 20);
     let large = submit_endless(&mut lab, &[2; 20], 20);
     let small = submit_endless(&mut lab, &[3; 4], 2);
@@ -196,7 +197,8 @@ fn a_turn_waits_for_lane_and_pages_while_others_run() {
 /// S7
 #[test]
 fn cancelling_the_turn_at_the_head_of_the_queue_lets_the_next_one_in() {
-    let mut lab = Lab::new(EngineLimits { pages: 16, lanes: 3, context_length: 60, ..LIMITS });
+    let config = ServiceConfig { max_overtaken: 0, ..Default::default() };
+    let mut lab = Lab::with_config(EngineLimits { pages: 16, lanes: 3, context_length: 60, ..LIMITS }, config);
     let first = submit_endless(&mut lab, &[1; 20], 20);
     let large = submit_endless(&mut lab, &[2; 20], 20);
     let small = submit_endless(&mut lab, &[3; 4], 2);

@@ -242,7 +242,7 @@ fn events_come_in_order_and_tell_the_whole_answer() {
     assert_eq!(snapshot.decode_ms, finish.decode_ms);
 }
 
-/// G19: 1 step is submit and collect, 2 ms of the virtual clock.
+/// G19, G21: 1 step is submit and collect, 2 ms of the virtual clock.
 #[test]
 fn speeds_are_tokens_over_time() {
     let mut lab = Lab::new(EngineLimits { max_rows: 5, ..LIMITS });
@@ -270,7 +270,7 @@ fn cached_tokens_do_not_count_as_prefill_speed() {
     assert_eq!(lab.snapshot().prefill_tokens_per_s, 1000.0);
 }
 
-/// G22, C8
+/// G22, G24, C8
 #[test]
 fn a_cancelled_turn_frees_its_lane_within_one_step() {
     let mut lab = Lab::new(LIMITS);
@@ -281,7 +281,6 @@ fn a_cancelled_turn_frees_its_lane_within_one_step() {
     lab.settle();
     assert_eq!(told.error(), TurnError::Cancelled);
     assert_eq!((lab.plans().len(), lab.snapshot().lanes.active), (steps, 0));
-    // G24
     let snapshot = lab.snapshot();
     assert_eq!((snapshot.http.failed, snapshot.model), (1, ModelState::Loaded));
 }
@@ -297,7 +296,7 @@ fn cancel_is_seen_between_the_chunks_of_a_prompt() {
     assert_eq!((told.error(), lab.plans().len()), (TurnError::Cancelled, 2));
 }
 
-/// G25, G26
+/// G25, G26, S21
 #[test]
 fn a_panic_ends_running_turns_and_the_next_one_reloads() {
     for call in ["begin", "submit", "collect"] {

@@ -19,7 +19,7 @@ const GAUGES: &[(&str, &str, Read<Snapshot, f64>)] = &[
     ("vllm:num_requests_running", "Turns being worked on", |s| s.total().running() as f64),
     ("vllm:kv_cache_usage_perc", "Pages in use, as a fraction of all", page_use),
     ("laneway_lanes_active", "Lanes that a turn holds", |s| s.lanes.active as f64),
-    ("laneway_lanes_idle", "Lanes that keep an earlier turn for reuse", |s| s.lanes.idle as f64),
+    ("laneway_lanes_idle", "Lanes that were used and hold no turn", |s| s.lanes.idle as f64),
     ("laneway_context_used_tokens", "Positions written, as last reported by a turn", |s| s.context_used as f64),
     ("laneway_context_limit_tokens", "Positions a turn can have", |s| s.context_limit as f64),
     ("laneway_prefill_tokens_per_second", "Prompt speed last reported", |s| s.prefill_tokens_per_s),
@@ -131,7 +131,7 @@ fn write<'a, L: EncodeLabelSet + 'a, M: EncodeMetric>(
 fn page_use(snapshot: &Snapshot) -> f64 {
     match snapshot.lanes.pages_total {
         0 => 0.0,
-        total => snapshot.lanes.pages_used as f64 / total as f64,
+        total => snapshot.lanes.pages_used.saturating_sub(snapshot.lanes.pages_cached) as f64 / total as f64,
     }
 }
 

@@ -210,7 +210,7 @@ impl Scheduler {
         let Some((lane, active)) = last.and_then(|lane| Some((lane, self.active[lane].take()?))) else {
             return false;
         };
-        self.lanes.park(lane);
+        self.lanes.park(lane, 0);
         if let Task::Turn(run) = active.task {
             self.preempted.push(*run);
             self.metrics.update(|m| m.preempted += 1);

@@ -23,6 +23,7 @@ impl Scheduler {
                 continue;
             };
             active.stepped = self.counter;
+            plan.copies.extend(self.lanes.take_copy(part.lane));
             match (&mut part.work, &mut active.task) {
                 (Work::Encode { .. }, _) => encode(part, active, &self.limits, &mut plan),
                 (Work::Revise, Task::Turn(run)) => revise(now, part, run, &self.limits, &mut plan),

@@ -42,6 +42,7 @@ impl Scheduler {
             let Part { lane, from, rows, work, valid } = part;
             if let Some(active) = self.active[lane].as_mut().filter(|_| valid) {
                 active.suspect &= !alone;
+                self.lanes.stepped(lane);
             } else {
                 self.discard(work);
                 continue;
@@ -55,12 +56,17 @@ impl Scheduler {
                 self.end(now, lane, result);
             }
         }
-        self.settle();
+        self.settle(now);
     }
 
     fn encoded(&mut self, now: u64, lane: usize, span: std::ops::Range<usize>, sample: Option<Sampled>) -> Ending {
         let active = self.active[lane].as_mut()?;
         let (end, rows) = (span.end, span.len());
+        let prefilled = if span.start < active.goal { rows as u64 } else { 0 };
+        self.metrics.update(|m| {
+            m.prefill_rows += prefilled;
+            m.decode_rows += rows as u64 - prefilled;
+        });
         self.lanes.commit(lane, active.task.tokens().get(span).unwrap_or_default());
         if let Some(error) = active.task.interrupted(now) {
             return Some(Err(error));
@@ -125,10 +131,11 @@ impl Scheduler {
             } else if let Some(active) = self.active[part.lane].as_mut().filter(|_| part.valid) {
                 active.planned = part.from;
                 active.suspect = true;
+                self.lanes.failed(part.lane, part.from);
             }
             self.discard(part.work);
         }
-        self.settle();
+        self.settle(now);
     }
 
     fn discard(&mut self, work: Work) {

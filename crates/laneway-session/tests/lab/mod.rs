@@ -95,6 +95,8 @@ pub struct Lab {
     pub log: Vec<Did>,
     pub load_error: Option<String>,
     pub cancel_during_load: bool,
+    /// Milliseconds of a step, and of each of its rows.
+    pub cost: (u64, u64),
 }
 
 #[derive(Clone)]
@@ -166,6 +168,7 @@ impl Lab {
             log: Vec::new(),
             load_error: None,
             cancel_during_load: false,
+            cost: (0, 0),
         }
     }
 
@@ -224,6 +227,9 @@ impl Lab {
                 Outcome::Unloaded
             }
             Action::Engine(call) => {
+                if let EngineCall::Submit(plan) = &call {
+                    self.now += self.cost.0 + self.cost.1 * plan.rows.len() as u64;
+                }
                 self.log.push(match &call {
                     EngineCall::Begin { lane, .. } => Did::Begin(*lane),
                     EngineCall::Submit(plan) => Did::Submit(plan.clone()),
