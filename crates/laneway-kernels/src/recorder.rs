@@ -158,7 +158,7 @@ impl Recorder<'_> {
         if self.software() {
             // Invocations load activations one by one, so with several tokens what counts is how many weight rows
             // share them.
-            let (own_rows, workgroup) = if together == 1 { (8 / halves, 8) } else { (12 / halves, 8) };
+            let (own_rows, workgroup) = if together == 1 { (8 / halves, 8) } else { (24 / halves, 8) };
             let constants =
                 vec![("WORKGROUP", workgroup as u32), ("ROWS", own_rows as u32), ("TOKENS", together as u32)];
             let grid = [rows.div_ceil(own_rows * workgroup), tokens.div_ceil(together), 1];

@@ -14,7 +14,7 @@ fn linear_variants(format: Format) -> Vec<Variant> {
         let mut common = vec![("HALVES", halves), ("GATED", gated), ("EXPERTS", experts)];
         common.extend(activation.map(|a| ("ACTIVATION", a)));
         for tokens in if experts == 1 { vec![1] } else { vec![1, 2, 4, 8] } {
-            let rows = if tokens == 1 { 8 / halves } else { 12 / halves };
+            let rows = if tokens == 1 { 8 / halves } else { 24 / halves };
             let mut constants = vec![("WORKGROUP", 8), ("ROWS", rows), ("TOKENS", tokens)];
             constants.extend(common.clone());
             all.push(Variant::of_format(Shader::LinearRows, format, &constants));

@@ -193,8 +193,13 @@ pub struct BenchArgs {
     pub generate: u32,
 
     /// Measure decoding of so many sequences at once instead, each with its own prompt of --prompt tokens
-    #[arg(long, value_name = "1,2,4,8", value_delimiter = ',', conflicts_with = "read",
-          value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "1,2,4,8",
+        value_delimiter = ',',
+        conflicts_with = "read",
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     pub lanes: Option<Vec<u16>>,
 
     /// Measure reads instead: 1 and 12 questions about a state of --prompt tokens, cold and repeated

@@ -196,7 +196,8 @@ fn text(report: &Value) -> String {
         ]
     };
     let head = ["lanes", "tokens/s", "each", "ratio", "ms a step", "CPU ms a step"].map(str::to_owned).to_vec();
-    let rows: Vec<_> = std::iter::once(head).chain(report["lanes"].as_array().into_iter().flatten().map(line)).collect();
+    let rows: Vec<_> =
+        std::iter::once(head).chain(report["lanes"].as_array().into_iter().flatten().map(line)).collect();
     let word = |key: &str| report[key].as_str().unwrap_or_default();
     let (prompt, generated, runs) = (&report["prompt_tokens"], &report["generated_tokens"], &report["runs"]);
     format!(
