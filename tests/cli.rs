@@ -137,7 +137,8 @@ fn bench_reports_its_figures_as_json() {
 #[test]
 fn bench_compares_numbers_of_lanes() {
     let model = fixture("llama_tiny");
-    let bench = ["bench", "--model", text(&model), "--device", "cpu", "--prompt", "40", "--generate", "4", "--runs", "1"];
+    let bench =
+        ["bench", "--model", text(&model), "--device", "cpu", "--prompt", "40", "--generate", "4", "--runs", "1"];
     let output = run(&[&bench[..], &["--lanes", "1,3", "--json"]].concat());
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let lanes = report["lanes"].as_array().unwrap();
