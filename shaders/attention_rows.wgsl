@@ -1,5 +1,7 @@
-// Attention over paged keys and values without workgroup memory: one invocation a (row, head), online softmax.
-// A row sees what `visible` says. The shape of work for software adapters. Grid: (ceil(H / WORKGROUP), tokens, 1).
+// Attention over paged keys and values for software adapters, whose loads cost more than their arithmetic: a workgroup
+// has HEADS query heads of one key/value head, each of its invocations every WORKGROUPth position for all of them, with
+// an online softmax; then the invocations' sums are merged, ROUND quads of each head at a time.
+// A row sees what `visible` says. Grid: (H / HEADS, tokens, 1).
 struct Params {
     heads: u32,
     kv_heads: u32,
@@ -15,39 +17,89 @@ struct Params {
 @group(0) @binding(5) var<storage, read> tables: array<u32>; // [lanes, max_pages]
 @group(0) @binding(6) var<storage, read_write> y: array<vec4<f32>>; // [tokens, H, d]
 
-const QUADS: u32 = HEAD_DIM / 4u;
+// Of each invocation and head: largest score, sum of exponentials below it.
+var<workgroup> stats: array<vec2<f32>, WORKGROUP * HEADS>;
+var<workgroup> parts: array<vec4<f32>, WORKGROUP * HEADS * ROUND>;
 
 @compute @workgroup_size(WORKGROUP)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let head = id.x;
-    if head >= p.heads {
-        return;
-    }
-    let row = step_rows[id.y];
-    let kv_head = head / (p.heads / p.kv_heads);
-    let mine = (id.y * p.heads + head) * QUADS;
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let first_head = group.x * HEADS;
+    let row = step_rows[group.y];
+    let kv_head = first_head / (p.heads / p.kv_heads);
+    let mine = (group.y * p.heads + first_head) * QUADS;
     let seen = visible(row);
-    var best = -3.0e38;
-    var mass = 0.0;
-    var sum: array<vec4<f32>, QUADS>;
-    for (var at = seen.x; at < seen.y; at++) {
+//@each h HEADS
+    var query_$h: array<vec4<f32>, QUADS>;
+    var sum_$h: array<vec4<f32>, QUADS>;
+    var best_$h = -3.0e38;
+    var mass_$h = 0.0;
+//@each i QUADS
+    query_$h[$i] = q[mine + $hu * QUADS + $iu] * p.scale;
+//@end
+//@end
+    for (var at = seen.x + local; at < seen.y; at += WORKGROUP) {
         let slot = tables[row.z * p.max_pages + at / 32u] * 32u + at % 32u;
         let base = (slot * p.kv_heads + kv_head) * QUADS;
-        var score = 0.0;
-        for (var i = 0u; i < QUADS; i++) {
-            score += dot(q[mine + i], keys[base + i]);
-        }
-        score *= p.scale;
-        let higher = max(best, score);
-        let keep = exp(best - higher);
-        let weight = exp(score - higher);
-        best = higher;
-        mass = mass * keep + weight;
-        for (var i = 0u; i < QUADS; i++) {
-            sum[i] = sum[i] * keep + weight * values[base + i];
+//@each h HEADS
+        var score_$h = 0.0;
+//@end
+//@each i QUADS
+        let key_$i = keys[base + $iu];
+//@each h HEADS
+        score_$h += dot(query_$h[$i], key_$i);
+//@end
+//@end
+//@each h HEADS
+        let higher_$h = max(best_$h, score_$h);
+        let keep_$h = exp(best_$h - higher_$h);
+        let weight_$h = exp(score_$h - higher_$h);
+        best_$h = higher_$h;
+        mass_$h = mass_$h * keep_$h + weight_$h;
+//@end
+//@each i QUADS
+        let value_$i = values[base + $iu];
+//@each h HEADS
+        sum_$h[$i] = sum_$h[$i] * keep_$h + weight_$h * value_$i;
+//@end
+//@end
+    }
+//@each h HEADS
+    stats[$hu * WORKGROUP + local] = vec2<f32>(best_$h, mass_$h);
+//@end
+    workgroupBarrier();
+//@each h HEADS
+    var top_$h = -3.0e38;
+    for (var i = 0u; i < WORKGROUP; i++) {
+        top_$h = max(top_$h, stats[$hu * WORKGROUP + i].x);
+    }
+    var total_$h = 0.0;
+    for (var i = 0u; i < WORKGROUP; i++) {
+        let stat = stats[$hu * WORKGROUP + i];
+        total_$h += stat.y * exp(stat.x - top_$h);
+    }
+    let share_$h = exp(best_$h - top_$h) / total_$h;
+//@end
+//@each round ROUNDS
+    if $roundu > 0u {
+        workgroupBarrier();
+    }
+//@each h HEADS
+//@each i ROUND
+    if $roundu * ROUND + $iu < QUADS {
+        parts[($hu * ROUND + $iu) * WORKGROUP + local] = sum_$h[min($roundu * ROUND + $iu, QUADS - 1u)] * share_$h;
+    }
+//@end
+//@end
+    workgroupBarrier();
+    for (var at = local; at < HEADS * ROUND; at += WORKGROUP) {
+        let quad = $roundu * ROUND + at % ROUND;
+        if quad < QUADS {
+            var merged = vec4<f32>(0.0);
+            for (var i = 0u; i < WORKGROUP; i++) {
+                merged += parts[at * WORKGROUP + i];
+            }
+            y[mine + at / ROUND * QUADS + quad] = merged;
         }
     }
-    for (var i = 0u; i < QUADS; i++) {
-        y[mine + i] = sum[i] / mass;
-    }
+//@end
 }

@@ -135,6 +135,27 @@ fn bench_reports_its_figures_as_json() {
 }
 
 #[test]
+fn bench_compares_numbers_of_lanes() {
+    let model = fixture("llama_tiny");
+    let bench =
+        ["bench", "--model", text(&model), "--device", "cpu", "--prompt", "40", "--generate", "4", "--runs", "1"];
+    let output = run(&[&bench[..], &["--lanes", "1,3", "--json"]].concat());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let lanes = report["lanes"].as_array().unwrap();
+    assert_eq!(lanes.iter().map(|row| row["lanes"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(3)]);
+    for key in ["tokens_per_s", "tokens_per_s_per_lane", "ratio", "step_ms"] {
+        assert!(lanes.iter().all(|row| row[key].as_f64().is_some_and(|value| value > 0.0)), "{key}: {report}");
+    }
+    let table = String::from_utf8(run(&[&bench[..], &["--lanes", "1,3"]].concat()).stdout).unwrap();
+    assert!(table.contains("lanes  tokens/s"), "{table}");
+    assert_eq!(run(&[&bench[..], &["--lanes", "0"]].concat()).status.code(), Some(2));
+    assert_eq!(run(&[&bench[..], &["--lanes", "2", "--read"]].concat()).status.code(), Some(2));
+    let canvas = fixture("qwen3_bd3lm_tiny");
+    let output = run(&["bench", "--model", text(&canvas), "--device", "cpu", "--prompt", "8", "--lanes", "2"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
 fn models_are_listed_with_licence_and_state() {
     let output = laneway(&["models"]).env("LANEWAY_CACHE", scratch("models")).output().unwrap();
     let shown = String::from_utf8(output.stdout).unwrap();

@@ -156,7 +156,9 @@ impl Recorder<'_> {
     ) -> (Shader, Vec<(&'static str, u32)>, [usize; 3]) {
         let together = if experts { 1 } else { tokens.next_power_of_two().min(8) };
         if self.software() {
-            let (own_rows, workgroup) = if together == 1 { (8 / halves, 8) } else { (4 / halves, 8) };
+            // Invocations load activations one by one, so with several tokens what counts is how many weight rows
+            // share them.
+            let (own_rows, workgroup) = if together == 1 { (8 / halves, 8) } else { (24 / halves, 8) };
             let constants =
                 vec![("WORKGROUP", workgroup as u32), ("ROWS", own_rows as u32), ("TOKENS", together as u32)];
             let grid = [rows.div_ceil(own_rows * workgroup), tokens.div_ceil(together), 1];
@@ -200,6 +202,25 @@ impl Recorder<'_> {
         self.plan.dispatch(Variant::new(Shader::AddNorm, &constants), &params, &buffers, [x.rows, 1, 1]);
         y
     }
+}
+
+/// Query heads of one key/value head that an invocation of a software adapter carries: their sums must not outgrow the
+/// first-level cache.
+fn heads_together(group: usize, head_dim: usize) -> usize {
+    (1..=group).rev().find(|n| group.is_multiple_of(*n) && n * head_dim <= 256).unwrap_or(1)
+}
+
+/// Constants of `attention_rows.wgsl`, which merges at most 64 quads a round for the sake of workgroup memory.
+fn attention_constants(heads: usize, head_dim: usize) -> [(&'static str, u32); 5] {
+    let quads = head_dim / 4;
+    let round = quads.min(64 / heads).max(1);
+    [
+        ("WORKGROUP", 8),
+        ("HEADS", heads as u32),
+        ("QUADS", quads as u32),
+        ("ROUND", round as u32),
+        ("ROUNDS", quads.div_ceil(round) as u32),
+    ]
 }
 
 fn activation_code(activation: Activation) -> u32 {
@@ -316,12 +337,13 @@ impl Ops for Recorder<'_> {
         ];
         let buffers =
             [&q.loan.buffer, &pages.keys, &pages.values, &self.state.rows, &self.state.tables, &y.loan.buffer];
-        let dim = ("HEAD_DIM", head_dim as u32);
         if self.software() {
-            let variant = Variant::new(Shader::AttentionRows, &[("WORKGROUP", 8), dim]);
-            self.plan.dispatch(variant, &params, &buffers, [heads.div_ceil(8), qkv.rows, 1]);
+            let together = heads_together(heads / kv_heads, head_dim);
+            let variant = Variant::new(Shader::AttentionRows, &attention_constants(together, head_dim));
+            self.plan.dispatch(variant, &params, &buffers, [heads / together, qkv.rows, 1]);
         } else {
-            self.plan.dispatch(Variant::new(Shader::Attention, &[dim]), &params, &buffers, [heads, qkv.rows, 1]);
+            let variant = Variant::new(Shader::Attention, &[("HEAD_DIM", head_dim as u32)]);
+            self.plan.dispatch(variant, &params, &buffers, [heads, qkv.rows, 1]);
         }
         y
     }

@@ -14,7 +14,7 @@ fn linear_variants(format: Format) -> Vec<Variant> {
         let mut common = vec![("HALVES", halves), ("GATED", gated), ("EXPERTS", experts)];
         common.extend(activation.map(|a| ("ACTIVATION", a)));
         for tokens in if experts == 1 { vec![1] } else { vec![1, 2, 4, 8] } {
-            let rows = if tokens == 1 { 8 / halves } else { 4 / halves };
+            let rows = if tokens == 1 { 8 / halves } else { 24 / halves };
             let mut constants = vec![("WORKGROUP", 8), ("ROWS", rows), ("TOKENS", tokens)];
             constants.extend(common.clone());
             all.push(Variant::of_format(Shader::LinearRows, format, &constants));
@@ -66,7 +66,11 @@ fn plain_variants() -> Vec<Variant> {
     }
     for dim in [16, 64, 80, 128, 256, 512] {
         all.push(Variant::new(Shader::Attention, &[("HEAD_DIM", dim)]));
-        all.push(Variant::new(Shader::AttentionRows, &[("WORKGROUP", 8), ("HEAD_DIM", dim)]));
+    }
+    for (heads, quads, round) in [(1, 4, 4), (16, 4, 4), (3, 16, 16), (2, 32, 32), (1, 64, 64), (1, 128, 64)] {
+        let rounds = u32::div_ceil(quads, round);
+        let constants = [("HEADS", heads), ("QUADS", quads), ("ROUND", round), ("ROUNDS", rounds)];
+        all.push(Variant::new(Shader::AttentionRows, &[&[("WORKGROUP", 8)], &constants[..]].concat()));
     }
     for shader in [Shader::Mix, Shader::Condition, Shader::DraftWeigh, Shader::CopyPages] {
         all.push(Variant::new(shader, &[("WORKGROUP", 64)]));

@@ -52,10 +52,6 @@ pub struct ModelArgs {
     #[arg(long, short, env = "LANEWAY_DEVICE")]
     pub device: Option<String>,
 
-    /// Answers that are generated at the same time [default: 4, and 1 for a model that revises a canvas]
-    #[arg(long, env = "LANEWAY_LANES", value_name = "N")]
-    pub lanes: Option<usize>,
-
     /// Tokens that prompt and answer may have together [default: the model's own limit, at most 8192]
     #[arg(long, env = "LANEWAY_CTX", value_name = "TOKENS")]
     pub ctx: Option<usize>,
@@ -73,6 +69,10 @@ pub struct ModelArgs {
 pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+
+    /// Answers that are generated at the same time [default: 4, and 1 for a model that revises a canvas]
+    #[arg(long, env = "LANEWAY_LANES", value_name = "N")]
+    pub lanes: Option<usize>,
 
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long, env = "LANEWAY_HOST")]
@@ -195,6 +195,16 @@ pub struct BenchArgs {
     /// Tokens to generate; a canvas model makes one pass less over its canvas
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub generate: u32,
+
+    /// Measure decoding of so many sequences at once instead, each with its own prompt of --prompt tokens
+    #[arg(
+        long,
+        value_name = "1,2,4,8",
+        value_delimiter = ',',
+        conflicts_with = "read",
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
+    pub lanes: Option<Vec<u16>>,
 
     /// Measure reads instead: 1 and 12 questions about a state of --prompt tokens, cold and repeated
     #[arg(long)]

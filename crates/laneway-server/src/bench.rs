@@ -113,7 +113,7 @@ async fn copy_speed(engine: &ModelEngine) -> Result<Option<f64>> {
 }
 
 /// Ids that differ from their neighbours and look like no language.
-fn prompt_id(at: usize, vocab: usize) -> u32 {
+pub(crate) fn prompt_id(at: usize, vocab: usize) -> u32 {
     (at.wrapping_mul(7919).wrapping_add(11) % vocab) as u32
 }
 
@@ -241,7 +241,7 @@ fn plan(limits: &EngineLimits, tokens: &[Token], at: usize, samples: bool) -> St
     StepPlan { rows: tokens.iter().enumerate().map(row).collect(), tables, samples, ..StepPlan::default() }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }

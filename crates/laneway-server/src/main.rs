@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod bench_lanes;
 mod bench_read;
 mod cache;
 mod catalogue;
@@ -56,6 +57,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Read(args) => read::run(&args.settings(&config)?, &args),
         Command::Logits(args) => logits::run(&args.model.settings(&config)?, &args),
         Command::Bench(args) if args.read => bench_read::run(&args.model.settings(&config)?, &args),
+        Command::Bench(args) if args.lanes.is_some() => bench_lanes::run(&args.model.settings(&config)?, &args),
         Command::Bench(args) => bench::run(&args.model.settings(&config)?, &args),
     }
 }

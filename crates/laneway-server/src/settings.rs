@@ -134,7 +134,7 @@ impl ModelArgs {
         Ok(ModelSettings {
             model: model.unwrap_or_else(|| catalogue::DEFAULT.to_owned()),
             device,
-            lanes: within("lanes", self.lanes.or(config.lanes), 256)?,
+            lanes: None,
             context_length: within("ctx", self.ctx.or(config.ctx), 1 << 24)?,
             threads: within("threads", self.threads.or(config.threads), 1024)?,
             isolated_reads: self.isolated_reads || config.isolated_reads,
@@ -145,7 +145,8 @@ impl ModelArgs {
 impl ServeArgs {
     /// These options over those of the file.
     pub fn settings(&self, config: &Config) -> Result<ServeSettings> {
-        let model = self.model.settings(config)?;
+        let lanes = within("lanes", self.lanes.or(config.lanes), 256)?;
+        let model = ModelSettings { lanes, ..self.model.settings(config)? };
         let api_key = self.api_key.clone().or_else(|| config.api_key.clone());
         if api_key.as_ref().is_some_and(|key| key.trim().is_empty()) {
             return Err(Usage("the API key is empty; leave it out to let everybody in".to_owned()).into());
