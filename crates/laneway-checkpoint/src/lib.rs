@@ -38,4 +38,3 @@ pub use store::{ByteStore, Entry, Portable, StoreFuture, check_key, folder_name}
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use store::file::FileStore;
-

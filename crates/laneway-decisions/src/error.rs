@@ -42,7 +42,9 @@ pub enum PlanError {
     #[error("the state and its questions take {tokens} tokens; the context holds {context}")]
     TooLong { tokens: usize, context: usize },
     /// All prompts together are longer than a request may ask for.
-    #[error("the questions need prompts of {tokens} tokens in all, a request may have {most}; ask fewer, or fewer orders")]
+    #[error(
+        "the questions need prompts of {tokens} tokens in all, a request may have {most}; ask fewer, or fewer orders"
+    )]
     TooMuch { tokens: usize, most: usize },
     /// The prompt came out without tokens.
     #[error("the prompt is empty")]

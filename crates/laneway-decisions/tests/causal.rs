@@ -10,7 +10,9 @@ mod support;
 use std::sync::LazyLock;
 
 use lab::{assert_close, byte_level, hash, hashed, probabilities, reader, readings, request, run};
-use laneway_decisions::{ChoiceLabels, NoulLabels, Plan, PlanError, ReadError, ReadPart, Reader, ReaderOptions, Readout, ScoreLabels};
+use laneway_decisions::{
+    ChoiceLabels, NoulLabels, Plan, PlanError, ReadError, ReadPart, Reader, ReaderOptions, Readout, ScoreLabels,
+};
 use laneway_protocol::systemone::Samples;
 use laneway_session::{Branch, BranchKind};
 use laneway_text::Tokenizer;
