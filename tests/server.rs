@@ -6,7 +6,6 @@
 mod support;
 
 use std::io::Read;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
