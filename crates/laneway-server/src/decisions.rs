@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 
-use laneway_decisions::{PartLogits, ReadPart, Reader, ReaderOptions, Readout};
+use laneway_decisions::{PartLogits, ReadPart, Reader, ReaderOptions, Readout, Temperatures};
 use laneway_protocol::systemone::{Answers, DecisionRequest, ReadUsage};
 use laneway_session::canvas::CanvasLimits;
 use laneway_session::{Cancel, Read, ReadAnswer, Source, systemone_runnable};
@@ -34,6 +34,19 @@ pub fn reader(
     let readout = canvas.map_or(Readout::Autoregressive, Readout::Canvas);
     let reader = Reader::new(tokenizer.clone(), template, readout, options);
     reader.map(Arc::new).map_err(|error| error.to_string())
+}
+
+/// What a model's file says that logits of decisions are divided by: `ARCH.decision.temperature.noul`, `.choice`, `.score`.
+///
+/// `number` looks a key up.
+pub fn temperatures(architecture: &str, number: impl Fn(&str) -> Option<f64>) -> Temperatures {
+    let usual = Temperatures::default();
+    let stated = |kind: &str, usual| number(&format!("{architecture}.decision.temperature.{kind}")).unwrap_or(usual);
+    Temperatures {
+        noul: stated("noul", usual.noul),
+        choice: stated("choice", usual.choice),
+        score: stated("score", usual.score),
+    }
 }
 
 /// Answers with what they cost.
@@ -83,4 +96,15 @@ async fn read(host: &Host, part: ReadPart) -> Result<ReadAnswer> {
     };
     host.worker.read(host.request.clone(), read)?;
     Ok(receiver.await.map_err(|_| anyhow!("the engine has stopped"))??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temperatures_are_those_of_the_file_where_it_has_some() {
+        let read = temperatures("llama", |key| (key == "llama.decision.temperature.choice").then_some(1.91));
+        assert_eq!((read.noul, read.choice, read.score), (1.0, 1.91, 1.0));
+    }
 }

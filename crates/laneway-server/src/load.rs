@@ -72,7 +72,13 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
     let lanes = settings.lanes.unwrap_or(if canvas.is_some() { 1 } else { DEFAULT_LANES });
     let parsed = || tokenizer::template(&weights, &tokenizer, entry.is_some_and(|entry| entry.is_base));
     let parameters = weights.tensors().iter().map(|tensor| tensor.len() as u64).sum();
-    let options = ReaderOptions { isolated: settings.isolated_reads, ..ReaderOptions::for_parameters(parameters) };
+    let metadata = weights.metadata();
+    let architecture = metadata.str("general.architecture").ok().flatten().unwrap_or_default();
+    let options = ReaderOptions {
+        isolated: settings.isolated_reads,
+        temperatures: decisions::temperatures(architecture, |key| metadata.f64(key).ok().flatten()),
+        ..ReaderOptions::for_parameters(parameters)
+    };
     let reader = decisions::reader(&tokenizer, parsed().with_context(named)?, origin, (canvas, lanes), options);
     let (size, created) = size_and_date(&path);
     let facts = format!("{} {} {size} {created} {}", env!("CARGO_PKG_VERSION"), path.display(), settings.device);
