@@ -8,7 +8,8 @@ device=${2:-gpu}
 cd "$(dirname "$0")/.."
 target/release/laneway devices
 LANEWAY_TEST_DEVICE=$device LANEWAY_TEST_MODELS=$models \
-  cargo test --release --workspace --lib --test fixtures --test canvas -- kernel_tests:: kernels_ two_lanes real_models canvas
+  cargo test --release --workspace --lib --test fixtures --test diffusion --test masked -- \
+  kernel_tests:: draft_tests:: kernels_ two_lanes real_models labels_are copied_pages a_whole_canvas blocks_see
 for model in smollm2 gemma3-270m; do
   target/release/laneway bench --device "$device" --model "$models/$model.gguf" --prompt 512 --generate 128 --runs 3
 done
