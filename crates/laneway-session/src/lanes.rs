@@ -305,7 +305,11 @@ impl Lanes {
 
     /// Ends the lane's turn and keeps what it has written for reuse.
     pub fn park(&mut self, lane: usize, reset_ms: u64) {
-        let written = self.written(lane);
+        let mut written = self.written(lane);
+        if self.lanes[lane].source.is_some() {
+            // The page that was to be copied holds nothing.
+            written -= written % self.page_positions;
+        }
         self.keep(lane, written - written % self.grain);
         self.release(lane);
         if self.idle.len() < self.config.max_idle {

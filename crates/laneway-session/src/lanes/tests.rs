@@ -252,3 +252,20 @@ fn a_disabled_cache_keeps_and_tells_nothing() {
     assert_eq!((lanes.stats().pages_used, lanes.stats().prefixes), (0, 0));
     assert!(log.0.lock().unwrap().iter().all(|event| event.starts_with("SessionReset")));
 }
+
+/// A turn that ends before its first step leaves behind only what is in its pages.
+#[test]
+fn a_page_that_was_never_copied_is_not_kept() {
+    let mut lanes = lanes(2, 30);
+    turn(&mut lanes, &[1, 2, 3, 4, 5, 6]);
+    let waiting = claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 60], 8).unwrap();
+    assert_eq!(waiting.cached, 6);
+    // Another goes on in the same page, takes its place in the cache, and fails.
+    let other = claim(&mut lanes, &[1, 2, 3, 4, 5, 6, 7, 8], 8).unwrap();
+    lanes.take_copy(other.lane);
+    lanes.stepped(other.lane);
+    lanes.commit(other.lane, &[7, 8]);
+    lanes.discard(other.lane);
+    lanes.park(waiting.lane, 0);
+    assert_eq!(lanes.peek(0, &[1, 2, 3, 4, 5, 6, 80], 7), 4);
+}
