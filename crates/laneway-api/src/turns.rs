@@ -159,6 +159,7 @@ impl Turns {
             source: Source::Http,
             denoising: self.denoising(settings),
             wants_drafts: settings.drafts,
+            target: laneway_session::Target::default(),
         };
         self.model.service.submit(turn).map_err(|error| match error {
             SubmitError::QueueFull { .. } => ApiError::busy(1),

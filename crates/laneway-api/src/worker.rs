@@ -144,6 +144,7 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
             source: request.source,
             denoising: None,
             wants_drafts: false,
+            target: laneway_session::Target::default(),
         };
         self.enqueue(request.request, turn)?;
         let sender = self.shared.sender.clone();

@@ -13,6 +13,7 @@ const LIMITS: EngineLimits = EngineLimits {
     max_rows: 16,
     depth: 2,
     branches: 0,
+    row_bytes: 0,
     canvas: None,
 };
 

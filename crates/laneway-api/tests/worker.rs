@@ -23,6 +23,7 @@ const LIMITS: EngineLimits = EngineLimits {
     max_rows: 16,
     depth: 1,
     branches: 0,
+    row_bytes: 0,
     canvas: None,
 };
 const PROMPT: &str = "user:hi\nassistant:";

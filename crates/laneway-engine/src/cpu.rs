@@ -61,6 +61,7 @@ impl CpuEngine {
             max_rows,
             depth: 1,
             branches: BRANCHES,
+            row_bytes: 0,
             canvas,
         };
         let engine = Self {

@@ -60,6 +60,7 @@ impl GpuEngine {
             max_rows: shape.max_rows,
             depth: 2,
             branches: BRANCHES,
+            row_bytes: 0,
             canvas,
         };
         let weight_bytes = space.bytes();

@@ -79,6 +79,7 @@ fn answer(model: &str, device: &str, ask: Ask) -> Answer {
         source: Source::LocalChat,
         denoising: Some(ask.denoising),
         wants_drafts: true,
+        target: laneway_session::Target::default(),
     };
     let mut service = Service::new(ServiceConfig::default());
     service.submit(0, Request { settings: (), idle_timeout_ms: None }, turn).expect("the queue is empty");

@@ -22,6 +22,8 @@ pub struct EngineLimits {
     pub depth: usize,
     /// Page tables beside those of the lanes: branches of a read that a step can have beyond the first. May be 0.
     pub branches: usize,
+    /// Bytes of K and V of one position as [`Engine::read_page`] gives them; 0 if pages cannot be moved.
+    pub row_bytes: usize,
     /// How answers are written, by a model that revises a canvas; none for one that predicts the next token.
     pub canvas: Option<CanvasLimits>,
 }
@@ -256,4 +258,24 @@ pub trait Engine {
 
     /// Waits for the oldest submitted step.
     fn collect(&mut self) -> impl Future<Output = Result<StepOutcome, EngineError>>;
+
+    /// The first `positions` positions of a page, `positions * row_bytes` bytes, as all submitted steps leave them: K
+    /// `[position][layer][kv head][value]`, then V in the same order, little-endian.
+    ///
+    /// # Errors
+    /// Also when [`EngineLimits::row_bytes`] is 0.
+    fn read_page(&mut self, page: u32, positions: usize) -> impl Future<Output = Result<Vec<u8>, EngineError>> {
+        let _ = (page, positions);
+        async { Err(EngineError::Step("pages cannot be read".to_owned())) }
+    }
+
+    /// Overwrites the first `positions` positions of a page that no submitted step touches with what
+    /// [`Engine::read_page`] gave; the rest becomes undefined.
+    ///
+    /// # Errors
+    /// A content of another length changes nothing.
+    fn write_page(&mut self, page: u32, positions: usize, content: &[u8]) -> Result<(), EngineError> {
+        let _ = (page, positions, content);
+        Err(EngineError::Step("pages cannot be written".to_owned()))
+    }
 }

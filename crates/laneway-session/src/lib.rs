@@ -36,6 +36,7 @@ mod sampling;
 mod scheduler;
 mod service;
 mod task;
+mod transfer;
 mod turn;
 
 pub use action::{Action, EngineCall, Outcome};
@@ -52,6 +53,7 @@ pub use random::SplitMix64;
 pub use read::{Branch, BranchKind, Read, ReadAnswer, Slot, systemone_runnable};
 pub use sampling::{InvalidSampling, Sampling, SamplingOptions};
 pub use service::{Loaded, Request, Service, ServiceConfig};
+pub use transfer::{Export, Exported, Import, Kept, Session, Target, TransferError};
 pub use turn::{
     Cancel, Decoded, Decoder, Event, Events, Finish, FinishReason, Source, StopReason, TokenLogprob, Turn, TurnError,
 };

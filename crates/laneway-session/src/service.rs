@@ -14,6 +14,7 @@ use crate::observer::Observer;
 use crate::read::Read;
 use crate::scheduler::Scheduler;
 use crate::task::Task;
+use crate::transfer::{Export, Import, Kept, Session, TransferError};
 use crate::turn::{Cancel, Turn, TurnError};
 
 /// How a service behaves.
@@ -157,6 +158,31 @@ impl<K: PartialEq + Clone> Service<K> {
         if let Some(model) = &mut self.model {
             model.scheduler.clear_cache();
         }
+    }
+
+    /// Reads the pages of a kept sequence, a few between every two steps.
+    pub fn export(&mut self, _now: u64, export: Export) {
+        (export.done)(Err(TransferError::Unsupported));
+    }
+
+    /// Writes pages, a few between every two steps, and keeps them for reuse.
+    pub fn import(&mut self, _now: u64, import: Import) {
+        (import.done)(Err(TransferError::Unsupported));
+    }
+
+    /// Leading tokens whose K/V a turn would find; changes nothing.
+    pub fn peek(&self, _namespace: u64, _tokens: &[u32]) -> usize {
+        0
+    }
+
+    /// The sequences in the prefix cache, those that were used last first.
+    pub fn sessions(&self) -> Vec<Session> {
+        Vec::new()
+    }
+
+    /// Tells of every sequence that a turn or read leaves behind in the prefix cache; one-shot turns leave none.
+    pub fn on_kept(&mut self, kept: Box<dyn FnMut(Kept) + Send>) {
+        let _ = kept;
     }
 
     /// Whether nothing waits, runs or loads.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Sampling;
 use crate::canvas::Denoising;
+use crate::transfer::Target;
 
 /// One request and everything that is needed to answer it.
 pub struct Turn {
@@ -29,6 +30,8 @@ pub struct Turn {
     pub denoising: Option<Denoising>,
     /// Whether [`Event::Draft`]s are wanted.
     pub wants_drafts: bool,
+    /// What becomes of its state afterwards.
+    pub target: Target,
 }
 
 /// Where a turn comes from.

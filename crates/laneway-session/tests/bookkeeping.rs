@@ -20,6 +20,7 @@ const LIMITS: EngineLimits = EngineLimits {
     max_rows: 512,
     depth: 2,
     branches: 8,
+    row_bytes: 0,
     canvas: None,
 };
 

@@ -147,7 +147,7 @@ proptest! {
         let is_whole = canvas.is_some_and(|canvas| canvas.context == CanvasContext::Whole);
         let max_rows = if is_whole { CONTEXT } else { rows };
         let limits = EngineLimits {
-            lanes, pages, page_positions, context_length: CONTEXT, max_rows, depth, branches: branch_tables, canvas
+            lanes, pages, page_positions, context_length: CONTEXT, max_rows, depth, branches: branch_tables, row_bytes: 0, canvas
         };
         let config = ServiceConfig { queue_depth: 12, reserved_tokens, idle_timeout_ms: 3000, ..Default::default() };
         let mut lab = Lab::with_config(limits, config);
@@ -220,7 +220,8 @@ proptest! {
     ) {
         let limits = EngineLimits {
             lanes, pages, page_positions: 4, context_length: CONTEXT, max_rows: CONTEXT, depth,
-            branches: branch_tables, canvas,
+            branches: branch_tables, row_bytes: 0, canvas,
+            row_bytes: 0,
         };
         let mut lab = Lab::with_config(limits, ServiceConfig { reserved_tokens: 2, ..Default::default() });
         let mut sent = Sent::default();

@@ -20,6 +20,7 @@ pub const CAUSAL: EngineLimits = EngineLimits {
     max_rows: 128,
     depth: 1,
     branches: 2,
+    row_bytes: 0,
     canvas: None,
 };
 

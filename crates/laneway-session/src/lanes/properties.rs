@@ -88,6 +88,7 @@ impl Model {
             max_rows: 64,
             depth: 1,
             branches: 3,
+            row_bytes: 0,
             canvas: (grain > 1).then_some(canvas),
         };
         let config = LaneConfig { max_active: lanes, max_idle: 2, min_prefix_tokens: 2, max_prefixes };

@@ -14,6 +14,7 @@ fn lanes_with(lanes: usize, pages: usize, config: LaneConfig) -> Lanes {
         max_rows: 8,
         depth: 1,
         branches: 2,
+        row_bytes: 0,
         canvas: None,
     };
     Lanes::new(&limits, config)

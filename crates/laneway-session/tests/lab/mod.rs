@@ -19,6 +19,7 @@ pub const LIMITS: EngineLimits = EngineLimits {
     max_rows: 8,
     depth: 1,
     branches: 2,
+    row_bytes: 0,
     canvas: None,
 };
 
@@ -119,6 +120,7 @@ pub fn turn(prompt: &[u32]) -> (Turn, Told) {
         source: Source::Http,
         denoising: None,
         wants_drafts: false,
+        target: laneway_session::Target::default(),
     };
     (turn, told)
 }
