@@ -221,7 +221,7 @@ proptest! {
         let limits = EngineLimits {
             lanes, pages, page_positions: 4, context_length: CONTEXT, max_rows: CONTEXT, depth,
             branches: branch_tables, row_bytes: 0, canvas,
-            row_bytes: 0,
+            
         };
         let mut lab = Lab::with_config(limits, ServiceConfig { reserved_tokens: 2, ..Default::default() });
         let mut sent = Sent::default();
