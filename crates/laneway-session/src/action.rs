@@ -43,6 +43,22 @@ pub enum EngineCall {
     Submit(StepPlan),
     /// [`Engine::collect`].
     Collect,
+    /// [`Engine::read_page`].
+    ReadPage {
+        /// The page.
+        page: u32,
+        /// Its leading positions that are wanted.
+        positions: usize,
+    },
+    /// [`Engine::write_page`].
+    WritePage {
+        /// The page.
+        page: u32,
+        /// Its leading positions that are written.
+        positions: usize,
+        /// What they are to hold.
+        content: Vec<u8>,
+    },
 }
 
 /// The result of an [`Action`].
@@ -58,14 +74,19 @@ pub enum Outcome {
     Submitted(Result<(), EngineError>),
     /// The oldest step ended.
     Collected(Result<StepOutcome, EngineError>),
+    /// A page was read.
+    PageRead(Result<Vec<u8>, EngineError>),
+    /// A page was written.
+    PageWritten(Result<(), EngineError>),
 }
 
 impl Outcome {
     /// The engine's error, if this is one.
     pub fn engine_error(&self) -> Option<&EngineError> {
         match self {
-            Self::Begun(_, result) | Self::Submitted(result) => result.as_ref().err(),
+            Self::Begun(_, result) | Self::Submitted(result) | Self::PageWritten(result) => result.as_ref().err(),
             Self::Collected(result) => result.as_ref().err(),
+            Self::PageRead(result) => result.as_ref().err(),
             Self::Loaded(_) | Self::Unloaded => None,
         }
     }
@@ -81,6 +102,14 @@ impl EngineCall {
             }
             (Self::Submit(plan), Some(engine)) => Outcome::Submitted(engine.submit(&plan)),
             (Self::Collect, Some(engine)) => Outcome::Collected(engine.collect().await),
+            (Self::ReadPage { page, positions }, Some(engine)) => {
+                Outcome::PageRead(engine.read_page(page, positions).await)
+            }
+            (Self::WritePage { page, positions, content }, Some(engine)) => {
+                Outcome::PageWritten(engine.write_page(page, positions, &content))
+            }
+            (Self::ReadPage { .. }, None) => Outcome::PageRead(Err(absent())),
+            (Self::WritePage { .. }, None) => Outcome::PageWritten(Err(absent())),
             (Self::Begin { lane, .. }, None) => Outcome::Begun(lane, Err(absent())),
             (Self::Submit(_), None) => Outcome::Submitted(Err(absent())),
             (Self::Collect, None) => Outcome::Collected(Err(absent())),

@@ -4,6 +4,7 @@
 mod properties;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::sync::Arc;
 
@@ -12,6 +13,9 @@ use crate::engine::PageCopy;
 use crate::observer::{CacheEvent, LaneEvent, Observer, PrefixEvent};
 use crate::pages::{Page, PagePool};
 use crate::prefix::PrefixCache;
+use crate::transfer::Kept;
+
+pub(crate) use transfer::Held;
 
 /// Counts of lanes and pages at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +95,8 @@ impl Fork {
 #[derive(Debug, Default)]
 struct Lane {
     active: bool,
+    /// Whether nothing of it is kept.
+    is_one_shot: bool,
     namespace: u64,
     pages: Vec<Page>,
     /// Tokens whose K/V is written, by position.
@@ -132,6 +138,8 @@ pub(crate) struct Lanes {
     discarded: u64,
     /// Changes with whatever may let in a turn that was refused.
     version: u64,
+    /// Sequences that were left behind and not told of yet; none where nobody wants to know.
+    kept: Option<Vec<Kept>>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -154,6 +162,7 @@ impl Lanes {
             reset: 0,
             discarded: 0,
             version: 0,
+            kept: None,
             observer: None,
         }
     }
@@ -198,7 +207,8 @@ impl Lanes {
         self.high_water = self.high_water.max(lane + 1);
         self.active += 1;
         let timeline = tokens[..cached].to_vec();
-        self.lanes[lane] = Lane { active: true, namespace, pages, timeline, cached, kept: 0, source };
+        self.lanes[lane] =
+            Lane { active: true, is_one_shot: false, namespace, pages, timeline, cached, kept: 0, source };
         Some(Claim { lane, cached })
     }
 
@@ -310,7 +320,9 @@ impl Lanes {
             // The page that was to be copied holds nothing.
             written -= written % self.page_positions;
         }
-        self.keep(lane, written - written % self.grain);
+        let written = written - written % self.grain;
+        self.keep(lane, written);
+        self.note_kept(lane, written);
         self.release(lane);
         if self.idle.len() < self.config.max_idle {
             self.idle.push(lane);
@@ -340,11 +352,40 @@ impl Lanes {
 
     /// Keeps the first `tokens` written tokens in the cache.
     fn keep(&mut self, lane: usize, tokens: usize) {
-        let Lane { namespace, pages, timeline, kept, .. } = &mut self.lanes[lane];
+        let Lane { namespace, pages, timeline, kept, is_one_shot, .. } = &mut self.lanes[lane];
+        if *is_one_shot {
+            return;
+        }
         let count = tokens.div_ceil(self.page_positions);
         self.cache.insert(&mut self.pool, *namespace, &timeline[..tokens], &mut pages[..count]);
         *kept = tokens;
         self.version += 1;
+    }
+
+    /// Keeps nothing of what the lane's turn computes.
+    pub fn mark_one_shot(&mut self, lane: usize) {
+        self.lanes[lane].is_one_shot = true;
+    }
+
+    /// Notes from now on what is left behind.
+    pub fn note_all_kept(&mut self) {
+        self.kept.get_or_insert_default();
+    }
+
+    /// What was left behind since the last call.
+    pub fn take_kept(&mut self) -> Vec<Kept> {
+        self.kept.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note_kept(&mut self, lane: usize, tokens: usize) {
+        let Lane { namespace, timeline, is_one_shot, .. } = &self.lanes[lane];
+        if let Some(kept) = &mut self.kept
+            && !is_one_shot
+            && self.config.max_prefixes > 0
+            && tokens >= self.config.min_prefix_tokens
+        {
+            kept.push(Kept { namespace: *namespace, tokens: timeline[..tokens].to_vec() });
+        }
     }
 
     fn release(&mut self, lane: usize) {
@@ -436,7 +477,7 @@ impl Lanes {
         }
     }
 
-    fn tell_lane(&self, event: LaneEvent) {
+    pub fn tell_lane(&self, event: LaneEvent) {
         if let Some(observer) = &self.observer {
             observer.lane(event);
         }

@@ -81,6 +81,12 @@ pub struct Snapshot {
     pub load_ms: u64,
     /// Steps collected from the engine.
     pub steps: u64,
+    /// Sequences whose pages were read for somebody else.
+    pub exported: u64,
+    /// Sequences whose pages came from elsewhere.
+    pub imported: u64,
+    /// Transfers of either kind that came to nothing.
+    pub transfers_failed: u64,
     /// Reads that were answered.
     pub reads: u64,
     /// Passes over canvases of turns.

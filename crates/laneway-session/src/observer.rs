@@ -29,6 +29,20 @@ pub enum LaneEvent {
     },
     /// The engine failed on it: everything that the turn left was discarded.
     SessionReclaimed,
+    /// The pages of a kept sequence were read.
+    StateExported {
+        /// Its tokens.
+        tokens: usize,
+    },
+    /// They were not, or not all.
+    StateExportFailed,
+    /// Pages from elsewhere are kept.
+    StateImported {
+        /// Their tokens.
+        tokens: usize,
+    },
+    /// They are not; nothing of them stayed.
+    StateImportFailed,
 }
 
 /// Pages by the chained hash of all tokens up to their end; what routers that know where prefixes are need.

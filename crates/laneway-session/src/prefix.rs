@@ -7,6 +7,7 @@
 
 mod evict;
 mod insert;
+mod list;
 #[cfg(test)]
 mod tests;
 

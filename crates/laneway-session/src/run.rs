@@ -7,6 +7,7 @@ use crate::denoise::Canvas;
 use crate::metrics::TurnRecord;
 use crate::outlet::Outlet;
 use crate::random::SplitMix64;
+use crate::transfer::Target;
 use crate::turn::{Cancel, Decoder, Event, Finish, FinishReason, StopReason, TokenLogprob, Turn, TurnError};
 use crate::{EngineLimits, Sampling};
 
@@ -27,6 +28,7 @@ pub(crate) struct Run {
     budget: usize,
     denoising: Option<Denoising>,
     wants_drafts: bool,
+    pub target: Target,
     /// Where the draws of the next canvas begin.
     rng: SplitMix64,
     /// The canvas under revision.
@@ -52,12 +54,15 @@ struct Clock {
 
 impl Run {
     pub fn new(now: u64, namespace: u64, turn: Turn, outlet: Outlet) -> Self {
-        let Turn { prompt, max_tokens, sampling, decoder, cancel, deadline_ms, denoising, wants_drafts, .. } = turn;
+        let Turn {
+            prompt, max_tokens, sampling, decoder, cancel, deadline_ms, denoising, wants_drafts, target, ..
+        } = turn;
         Self {
             rng: SplitMix64::new(sampling.seed),
             canvas: None,
             denoising,
             wants_drafts,
+            target,
             outlet,
             decoder,
             sampling,

@@ -3,6 +3,7 @@
 mod batch;
 mod build;
 mod outcome;
+mod transfer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::reading::Group;
 use crate::run::Run;
 use crate::service::ServiceConfig;
 use crate::task::Task;
+use crate::transfer::{Kept, Session};
 use crate::turn::{FinishReason, TurnError};
 
 /// The turns and reads that run on one engine.
@@ -27,6 +29,9 @@ pub(crate) struct Scheduler {
     active: Vec<Option<Active>>,
     closing: Vec<Closing>,
     in_flight: VecDeque<Step>,
+    transfers: VecDeque<transfer::Transfer>,
+    /// Whether a step was done since the last page was moved.
+    may_transfer: bool,
     preempted: Vec<Run>,
     encoded_last: bool,
     stalled: bool,
@@ -95,6 +100,8 @@ impl Scheduler {
             active: (0..limits.lanes).map(|_| None).collect(),
             closing: Vec::new(),
             in_flight: VecDeque::new(),
+            transfers: VecDeque::new(),
+            may_transfer: true,
             preempted: Vec::new(),
             encoded_last: false,
             stalled: false,
@@ -113,6 +120,26 @@ impl Scheduler {
     pub fn clear_cache(&mut self) {
         self.lanes.clear_cache();
         self.publish();
+    }
+
+    /// Leading tokens that a turn would find.
+    pub fn peek(&self, namespace: u64, tokens: &[u32]) -> usize {
+        self.lanes.peek(namespace, tokens, tokens.len())
+    }
+
+    /// The sequences in the prefix cache.
+    pub fn sessions(&self) -> Vec<Session> {
+        self.lanes.sessions()
+    }
+
+    /// Notes from now on which sequences are left behind.
+    pub fn note_all_kept(&mut self) {
+        self.lanes.note_all_kept();
+    }
+
+    /// Those left behind since the last call.
+    pub fn take_kept(&mut self) -> Vec<Kept> {
+        self.lanes.take_kept()
     }
 
     pub fn running(&self) -> usize {
@@ -153,6 +180,9 @@ impl Scheduler {
         else {
             return Err(task);
         };
+        if task.is_one_shot() {
+            self.lanes.mark_one_shot(claim.lane);
+        }
         task.admitted(now, &self.limits, claim.cached);
         let is_hit = claim.cached > 0;
         self.metrics.update(|m| {
@@ -216,6 +246,7 @@ impl Scheduler {
             run.finish(now, Err(error.clone()));
         }
         self.settle(now);
+        self.fail_transfers(error);
     }
 
     /// Whether a turn is encoded and asks for no token; a turn without a canvas ends with its prompt's last step.

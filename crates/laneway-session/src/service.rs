@@ -110,6 +110,7 @@ pub struct Service<K> {
     idle_timeout_ms: u64,
     config: ServiceConfig,
     observer: Option<Arc<dyn Observer>>,
+    on_kept: Option<Box<dyn FnMut(Kept) + Send>>,
     last_used: u64,
     /// Of the engine when nobody who waits could be admitted; none after the queue has changed.
     elected: Option<(u64, bool)>,
@@ -133,6 +134,7 @@ impl<K: PartialEq + Clone> Service<K> {
             idle_timeout_ms: config.idle_timeout_ms,
             config,
             observer: None,
+            on_kept: None,
             last_used: 0,
             elected: None,
         }
@@ -160,29 +162,46 @@ impl<K: PartialEq + Clone> Service<K> {
         }
     }
 
-    /// Reads the pages of a kept sequence, a few between every two steps.
-    pub fn export(&mut self, _now: u64, export: Export) {
-        (export.done)(Err(TransferError::Unsupported));
+    /// Reads the pages of a kept sequence, one between every two steps.
+    ///
+    /// Neither waits for the queue, nor loads a model, nor keeps it loaded.
+    pub fn export(&mut self, export: Export) {
+        match &mut self.model {
+            Some(model) => model.scheduler.export(export),
+            None => (export.done)(Err(TransferError::NotLoaded)),
+        }
     }
 
-    /// Writes pages, a few between every two steps, and keeps them for reuse.
-    pub fn import(&mut self, _now: u64, import: Import) {
-        (import.done)(Err(TransferError::Unsupported));
+    /// Writes pages, one between every two steps, and keeps them for reuse; see [`export`](Self::export).
+    pub fn import(&mut self, import: Import) {
+        match &mut self.model {
+            Some(model) => model.scheduler.import(import),
+            None => (import.done)(Err(TransferError::NotLoaded)),
+        }
     }
 
     /// Leading tokens whose K/V a turn would find; changes nothing.
-    pub fn peek(&self, _namespace: u64, _tokens: &[u32]) -> usize {
-        0
+    pub fn peek(&self, namespace: u64, tokens: &[u32]) -> usize {
+        self.model.as_ref().map_or(0, |model| model.scheduler.peek(namespace, tokens))
     }
 
     /// The sequences in the prefix cache, those that were used last first.
     pub fn sessions(&self) -> Vec<Session> {
-        Vec::new()
+        self.model.as_ref().map_or_else(Vec::new, |model| model.scheduler.sessions())
     }
 
     /// Tells of every sequence that a turn or read leaves behind in the prefix cache; one-shot turns leave none.
     pub fn on_kept(&mut self, kept: Box<dyn FnMut(Kept) + Send>) {
-        let _ = kept;
+        self.on_kept = Some(kept);
+        if let Some(model) = &mut self.model {
+            model.scheduler.note_all_kept();
+        }
+    }
+
+    fn tell_kept(&mut self) {
+        if let (Some(model), Some(on_kept)) = (&mut self.model, &mut self.on_kept) {
+            model.scheduler.take_kept().into_iter().for_each(on_kept);
+        }
     }
 
     /// Whether nothing waits, runs or loads.
@@ -246,6 +265,7 @@ impl<K: PartialEq + Clone> Service<K> {
     /// What the driver must do now.
     pub fn plan(&mut self, now: u64) -> Action<K> {
         self.sweep(now);
+        self.tell_kept();
         if self.drop_engine {
             return Action::Unload;
         }
@@ -267,7 +287,14 @@ impl<K: PartialEq + Clone> Service<K> {
                 }
             }),
             Outcome::Collected(result) => self.on_engine(now, result, Scheduler::collected),
+            Outcome::PageRead(result) => {
+                self.on_engine(now, result, |scheduler, _, result| scheduler.page_read(result))
+            }
+            Outcome::PageWritten(result) => {
+                self.on_engine(now, result, |scheduler, _, result| scheduler.page_written(result));
+            }
         }
+        self.tell_kept();
     }
 
     /// Recovers after a panic anywhere: the driver has dropped its engine, running turns end, waiting ones stay.
@@ -324,6 +351,9 @@ impl<K: PartialEq + Clone> Service<K> {
             return self.load_or_stop(now);
         };
         let scheduler = &mut model.scheduler;
+        if let Some(call) = scheduler.transfer(false) {
+            return Action::Engine(call);
+        }
         let step = scheduler.plan(now);
         for run in scheduler.take_preempted() {
             let request = Request { settings: model.settings.clone(), idle_timeout_ms: None };
@@ -335,6 +365,9 @@ impl<K: PartialEq + Clone> Service<K> {
         }
         if scheduler.in_flight() > 0 {
             return Action::Engine(EngineCall::Collect);
+        }
+        if let Some(call) = scheduler.transfer(true) {
+            return Action::Engine(call);
         }
         let idle_at = self.last_used.saturating_add(self.idle_timeout_ms);
         // The front command is for another model here, else it would have been admitted.
@@ -377,6 +410,9 @@ impl<K: PartialEq + Clone> Service<K> {
             let mut scheduler = scheduler.map_err(|error| error.to_string())?;
             if let Some(observer) = &self.observer {
                 scheduler.observe(observer.clone());
+            }
+            if self.on_kept.is_some() {
+                scheduler.note_all_kept();
             }
             Ok(scheduler)
         });

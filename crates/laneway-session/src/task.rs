@@ -4,6 +4,7 @@ use crate::EngineLimits;
 use crate::intake::{Ticket, Work};
 use crate::reading::Reading;
 use crate::run::Run;
+use crate::transfer::Target;
 use crate::turn::{Cancel, FinishReason, TurnError};
 
 pub(crate) enum Task {
@@ -26,6 +27,11 @@ impl Task {
             Self::Turn(run) => run.namespace,
             Self::Read(reading) => reading.namespace,
         }
+    }
+
+    /// Whether nothing of what it computes is kept.
+    pub fn is_one_shot(&self) -> bool {
+        matches!(self, Self::Turn(run) if run.target == Target::OneShot)
     }
 
     /// It leaves the queue.

@@ -1,6 +1,6 @@
 //! K/V of a kept sequence on its way out of an engine, and back into one.
 
-use crate::turn::Cancel;
+use crate::turn::{Cancel, TurnError};
 
 /// A sequence whose pages are wanted.
 pub struct Export {
@@ -77,6 +77,12 @@ pub enum TransferError {
         /// Pages that could not be had.
         deficit: usize,
     },
+    /// As many transfers run as may.
+    #[error("{most} transfers are running")]
+    Busy {
+        /// Transfers that may run.
+        most: usize,
+    },
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
@@ -89,6 +95,18 @@ pub enum TransferError {
     /// Something panicked, and the engine was reset.
     #[error("internal error, the engine was reset")]
     Internal,
+}
+
+impl TransferError {
+    /// What ends all turns ends transfers, too.
+    pub(crate) fn from_turn(error: &TurnError) -> Self {
+        match error {
+            TurnError::ShuttingDown => Self::ShuttingDown,
+            TurnError::Internal => Self::Internal,
+            TurnError::Engine(reason) => Self::Engine(reason.clone()),
+            other => Self::Engine(other.to_string()),
+        }
+    }
 }
 
 /// A sequence that a turn or read left behind.

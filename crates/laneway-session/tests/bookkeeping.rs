@@ -20,7 +20,7 @@ const LIMITS: EngineLimits = EngineLimits {
     max_rows: 512,
     depth: 2,
     branches: 8,
-    row_bytes: 0,
+    row_bytes: 8,
     canvas: None,
 };
 
@@ -73,6 +73,7 @@ impl Driver {
                 let sampled = lanes.into_iter().map(|lane| Sampled { lane, token: 7, logprob: -1.0, top: Vec::new() });
                 Outcome::Collected(Ok(StepOutcome { sampled: sampled.collect(), ..Default::default() }))
             }
+            Action::Engine(EngineCall::ReadPage { .. } | EngineCall::WritePage { .. }) => unreachable!(),
             Action::Unload => Outcome::Unloaded,
             Action::Wait { .. } | Action::Stop => return false,
         };

@@ -5,7 +5,7 @@
 
 mod lab;
 
-use lab::{Answered, BLOCKS, CAUSAL, Lab, SHIFTED, Told, WHOLE, read, request, turn};
+use lab::{Answered, BLOCKS, CAUSAL, Lab, SHIFTED, Told, WHOLE, ended, read, request, turn};
 use laneway_session::canvas::{CanvasContext, CanvasLimits};
 use laneway_session::fake::{FakeDecoder, Fault, canvases, endless, logits};
 use laneway_session::*;
@@ -23,12 +23,15 @@ enum Operation {
     Fail(&'static str, Fault),
     FailLoad(bool),
     Poison(Option<u32>),
+    OneShot(u32),
+    Export { family: u32, length: usize, from: usize },
+    Import { pick: prop::sample::Index, namespace: u64 },
     Wait(u64),
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
     let fault = prop_oneof![Just(Fault::Step), Just(Fault::Step), Just(Fault::Lost), Just(Fault::Panic)];
-    let call = prop_oneof![Just("begin"), Just("submit"), Just("collect")];
+    let call = prop_oneof![Just("begin"), Just("submit"), Just("collect"), Just("read_page"), Just("write_page")];
     let deadline = || prop_oneof![4 => Just(None), 1 => (1_u64..80).prop_map(Some)];
     let settings = || prop_oneof![9 => Just(1_u32), 1 => Just(2)];
     prop_oneof![
@@ -48,6 +51,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => any::<bool>().prop_map(Operation::FailLoad),
         1 => prop::option::of(0_u32..64).prop_map(Operation::Poison),
         1 => (0_u64..2000).prop_map(Operation::Wait),
+        1 => (1_u32..4).prop_map(Operation::OneShot),
+        4 => (1_u32..4, 0_usize..44, 0_usize..3).prop_map(|(family, length, from)| Operation::Export { family, length, from }),
+        4 => (any::<prop::sample::Index>(), 0_u64..2).prop_map(|(pick, namespace)| Operation::Import { pick, namespace }),
     ]
 }
 
@@ -147,12 +153,14 @@ proptest! {
         let is_whole = canvas.is_some_and(|canvas| canvas.context == CanvasContext::Whole);
         let max_rows = if is_whole { CONTEXT } else { rows };
         let limits = EngineLimits {
-            lanes, pages, page_positions, context_length: CONTEXT, max_rows, depth, branches: branch_tables, row_bytes: 0, canvas
+            lanes, pages, page_positions, context_length: CONTEXT, max_rows, depth, branches: branch_tables, row_bytes: 8, canvas
         };
         let config = ServiceConfig { queue_depth: 12, reserved_tokens, idle_timeout_ms: 3000, ..Default::default() };
         let mut lab = Lab::with_config(limits, config);
         let mut sent = Sent::default();
         let mut cancels: Vec<Cancel> = Vec::new();
+        let mut exports = Vec::new();
+        let mut imports = Vec::new();
         for operation in operations {
             match operation {
                 Operation::Turn { settings, family, length, max_tokens, seed, deadline_ms } => {
@@ -192,6 +200,32 @@ proptest! {
                 Operation::Fail(call, fault) => lab.faults.inject(call, fault),
                 Operation::FailLoad(fail) => lab.load_error = fail.then(|| "no such file".to_owned()),
                 Operation::Poison(token) => lab.faults.poison(token),
+                Operation::OneShot(family) => {
+                    let prompt = prompt(family, 20);
+                    let (mut turn, told) = turn(&prompt);
+                    turn.max_tokens = Some(9);
+                    turn.target = Target::OneShot;
+                    turn.decoder = Box::new(FakeDecoder { endless: true, ..Default::default() });
+                    if lab.service.submit(lab.now, request(1), turn).is_ok() {
+                        cancels.push(told.cancel.clone());
+                        sent.turns.push((told, prompt, 0, 9));
+                    }
+                }
+                Operation::Export { family, length, from } => {
+                    let prompt = prompt(family, length);
+                    let (told, cancel) = lab.export(0, &prompt, from * page_positions);
+                    cancels.push(cancel);
+                    exports.push((prompt, from, told));
+                }
+                Operation::Import { pick, namespace } if !exports.is_empty() => {
+                    let (prompt, from, told) = pick.get(&exports);
+                    if let (Some(Ok(exported)), 0) = (ended(told), from) {
+                        let (told, cancel) = lab.import(namespace, &prompt[..exported.tokens], &exported.pages);
+                        cancels.push(cancel);
+                        imports.push(told);
+                    }
+                }
+                Operation::Import { .. } => {}
                 Operation::Wait(ms) => lab.now += ms,
             }
             check(&lab, &sent)?;
@@ -199,7 +233,10 @@ proptest! {
         lab.settle();
         check(&lab, &sent)?;
         check_answers(&limits, &sent)?;
+        prop_assert!(exports.iter().all(|(.., told)| ended(told).is_some()));
+        prop_assert!(imports.iter().all(|told| ended(told).is_some()));
         let snapshot = lab.snapshot();
+        prop_assert_eq!(snapshot.lanes.pages_used, snapshot.lanes.pages_cached);
         prop_assert_eq!((snapshot.total().running(), snapshot.total().waiting()), (0, 0));
         prop_assert_eq!(snapshot.lanes.active, 0);
         lab.service.drain();
@@ -220,8 +257,8 @@ proptest! {
     ) {
         let limits = EngineLimits {
             lanes, pages, page_positions: 4, context_length: CONTEXT, max_rows: CONTEXT, depth,
-            branches: branch_tables, row_bytes: 0, canvas,
-            
+            branches: branch_tables, row_bytes: 8, canvas,
+
         };
         let mut lab = Lab::with_config(limits, ServiceConfig { reserved_tokens: 2, ..Default::default() });
         let mut sent = Sent::default();

@@ -106,7 +106,7 @@ proptest! {
         operations in prop::collection::vec(operation(), 80..120),
     ) {
         std::panic::set_hook(Box::new(|info| if !info.to_string().contains("injected panic") { eprintln!("{info}") }));
-        let limits = EngineLimits { lanes, pages, page_positions, context_length: 48, max_rows, depth, branches: 0, row_bytes: 0, canvas: None };
+        let limits = EngineLimits { lanes, pages, page_positions, context_length: 48, max_rows, depth, branches: 0, row_bytes: 8, canvas: None };
         let config = ServiceConfig { queue_depth: 12, reserved_tokens, idle_timeout_ms: 3000, ..Default::default() };
         let mut lab = Lab::with_config(limits, config);
         let mut sent: Vec<Sent> = Vec::new();

@@ -135,6 +135,12 @@ impl FakeEngine {
         (0..end).map(|position| Ok(self.kv[self.slot(plan, lane, position)?])).collect()
     }
 
+    fn page_range(&self, page: u32, positions: usize) -> Result<std::ops::Range<usize>, EngineError> {
+        let start = page as usize * self.limits.page_positions;
+        let is_page = (page as usize) < self.limits.pages && positions <= self.limits.page_positions;
+        is_page.then_some(start..start + positions).ok_or_else(|| bad("page outside the memory"))
+    }
+
     fn slot(&self, plan: &StepPlan, lane: usize, position: usize) -> Result<usize, EngineError> {
         let page = plan.tables[lane].get(position / self.limits.page_positions);
         let page = *page.ok_or_else(|| bad("position outside the table"))? as usize;
@@ -225,6 +231,26 @@ impl Engine for FakeEngine {
         let lanes = plan.rows.iter().map(|row| row.lane).collect();
         let outcome = self.compute(plan);
         self.in_flight.push_back(InFlight { lanes, outcome });
+        Ok(())
+    }
+
+    async fn read_page(&mut self, page: u32, positions: usize) -> Result<Vec<u8>, EngineError> {
+        self.faults.check("read_page")?;
+        let range = self.page_range(page, positions)?;
+        Ok(self.kv[range].iter().flat_map(|entry| entry.unwrap_or(u64::MAX).to_le_bytes()).collect())
+    }
+
+    fn write_page(&mut self, page: u32, positions: usize, content: &[u8]) -> Result<(), EngineError> {
+        self.faults.check("write_page")?;
+        let range = self.page_range(page, positions)?;
+        let (entries, rest) = content.as_chunks::<8>();
+        if entries.len() != range.len() || !rest.is_empty() {
+            return Err(bad("page content"));
+        }
+        for (entry, bytes) in self.kv[range].iter_mut().zip(entries) {
+            let value = u64::from_le_bytes(*bytes);
+            *entry = (value != u64::MAX).then_some(value);
+        }
         Ok(())
     }
 

@@ -28,7 +28,7 @@ struct FaultState {
 }
 
 impl Faults {
-    /// The next call of `begin`, `submit` or `collect` fails.
+    /// The next call of `begin`, `submit`, `collect`, `read_page` or `write_page` fails.
     pub fn inject(&self, call: &'static str, fault: Fault) {
         self.lock().once.insert(call, fault);
     }

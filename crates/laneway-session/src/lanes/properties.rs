@@ -17,13 +17,50 @@ const DENOISING: Denoising = Denoising {
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Claim { namespace: u64, family: u32, length: usize, more: usize, cut: usize },
-    Step { pick: usize, rows: usize, fails: bool },
-    Grow { pick: usize },
-    Fork { pick: usize, more: usize },
-    Join { pick: usize },
-    Park { pick: usize },
-    Discard { pick: usize },
+    Claim {
+        namespace: u64,
+        family: u32,
+        length: usize,
+        more: usize,
+        cut: usize,
+    },
+    Step {
+        pick: usize,
+        rows: usize,
+        fails: bool,
+    },
+    Grow {
+        pick: usize,
+    },
+    Fork {
+        pick: usize,
+        more: usize,
+    },
+    Join {
+        pick: usize,
+    },
+    Park {
+        pick: usize,
+    },
+    Discard {
+        pick: usize,
+    },
+    /// Sequences are looked at while others work.
+    Hold {
+        namespace: u64,
+        family: u32,
+        length: usize,
+    },
+    /// Pages from elsewhere are written, or not.
+    Import {
+        namespace: u64,
+        family: u32,
+        length: usize,
+        fails: bool,
+    },
+    GiveBack {
+        pick: usize,
+    },
     Clear,
 }
 
@@ -41,6 +78,13 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => pick().prop_map(|pick| Operation::Join { pick }),
         4 => pick().prop_map(|pick| Operation::Park { pick }),
         1 => pick().prop_map(|pick| Operation::Discard { pick }),
+        2 => (0_u64..2, 0_u32..3, 1_usize..40).prop_map(
+            |(namespace, family, length)| Operation::Hold { namespace, family, length }
+        ),
+        3 => (0_u64..2, 0_u32..3, 1_usize..40, any::<bool>()).prop_map(
+            |(namespace, family, length, fails)| Operation::Import { namespace, family, length, fails }
+        ),
+        3 => pick().prop_map(|pick| Operation::GiveBack { pick }),
         1 => Just(Operation::Clear),
     ]
 }
@@ -65,6 +109,7 @@ struct Model {
     kv: Vec<u64>,
     held: Vec<Held>,
     forks: Vec<(Fork, Vec<u32>)>,
+    looked_at: Vec<(crate::lanes::Held, Vec<u32>)>,
     salt: u32,
 }
 
@@ -93,7 +138,16 @@ impl Model {
         };
         let config = LaneConfig { max_active: lanes, max_idle: 2, min_prefix_tokens: 2, max_prefixes };
         let kv = vec![0; pages * page];
-        Self { lanes: Lanes::new(&limits, config), page, grain, kv, held: Vec::new(), forks: Vec::new(), salt: 0 }
+        Self {
+            lanes: Lanes::new(&limits, config),
+            page,
+            grain,
+            kv,
+            held: Vec::new(),
+            forks: Vec::new(),
+            looked_at: Vec::new(),
+            salt: 0,
+        }
     }
 
     /// K/V of a position: it has seen its block and all before it.
@@ -164,6 +218,30 @@ impl Model {
         self.forks.push((fork, shared));
     }
 
+    fn import(&mut self, namespace: u64, family: u32, length: usize, fails: bool) {
+        let length = length - length % self.grain;
+        if length == 0 || !self.lanes.is_keepable(length) {
+            return;
+        }
+        self.salt = self.salt.wrapping_mul(69069).wrapping_add(12345);
+        let tokens = tokens(family, length, self.salt >> 9);
+        let before = self.lanes.stats();
+        let Ok(held) = self.lanes.reserve(namespace, &tokens) else {
+            assert_eq!(self.lanes.stats(), before);
+            return;
+        };
+        let table: Vec<u32> = (0..held.pages()).map(|page| held.page(page).unwrap()).collect();
+        for position in held.shared * self.page..length {
+            let slot = self.slot(&table, position);
+            self.kv[slot] = if fails { 3 } else { self.entry(&tokens, position) };
+        }
+        if fails {
+            self.lanes.give_back(held);
+        } else {
+            self.lanes.keep_reserved(namespace, &tokens, held);
+        }
+    }
+
     fn check(&self) {
         let stats = self.lanes.stats();
         assert_eq!(stats.high_water, stats.active + stats.idle + stats.free);
@@ -175,7 +253,7 @@ impl Model {
         assert!(all.iter().copied().eq(0..stats.high_water), "{all:?}");
         self.lanes.cache.check(&self.lanes.pool);
         // Over the limit are only sequences that lanes and branches held when the last one was added.
-        let held = 2 * self.lanes.lanes.len() + 3;
+        let held = 2 * self.lanes.lanes.len() + 3 + self.looked_at.len();
         assert!(stats.pages_cached <= stats.pages_used && stats.prefixes <= self.lanes.config.max_prefixes + held);
         for held in &self.held {
             assert_eq!(self.lanes.written(held.lane), held.written);
@@ -183,6 +261,10 @@ impl Model {
             let pending = self.lanes.lanes[held.lane].source.is_some();
             let end = if pending { held.written / self.page * self.page } else { held.written };
             self.check_kv(&self.lanes.table(held.lane, held.written), &held.tokens[..held.written], end);
+        }
+        for (held, tokens) in &self.looked_at {
+            let table: Vec<u32> = (0..held.pages()).map(|page| held.page(page).unwrap()).collect();
+            self.check_kv(&table, &tokens[..held.tokens], held.tokens);
         }
         for (fork, shared) in &self.forks {
             self.check_kv(&fork.table(shared.len(), self.page), shared, shared.len());
@@ -218,6 +300,17 @@ impl Model {
                 let held = self.held.swap_remove(pick % self.held.len());
                 self.lanes.discard(held.lane);
             }
+            Operation::Hold { namespace, family, length } => {
+                self.salt = self.salt.wrapping_mul(69069).wrapping_add(12345);
+                let tokens = tokens(family, length, self.salt >> 9);
+                let held = self.lanes.hold(namespace, &tokens);
+                self.looked_at.push((held, tokens));
+            }
+            Operation::Import { namespace, family, length, fails } => self.import(namespace, family, length, fails),
+            Operation::GiveBack { pick } if !self.looked_at.is_empty() => {
+                let (held, _) = self.looked_at.swap_remove(pick % self.looked_at.len());
+                self.lanes.give_back(held);
+            }
             Operation::Clear => self.lanes.clear_cache(),
             _ => {}
         }
@@ -245,6 +338,9 @@ proptest! {
         while !model.held.is_empty() {
             model.act(Operation::Park { pick: 0 });
             model.check();
+        }
+        while !model.looked_at.is_empty() {
+            model.act(Operation::GiveBack { pick: 0 });
         }
         while !model.forks.is_empty() {
             model.act(Operation::Join { pick: 0 });

@@ -22,6 +22,7 @@ impl Scheduler {
         let Some(step) = self.in_flight.pop_front() else {
             return;
         };
+        self.may_transfer = true;
         self.metrics.update(|m| m.steps += 1);
         let reason = match result {
             Ok(outcome) if step.fits(&outcome) => return self.apply(now, step, outcome),

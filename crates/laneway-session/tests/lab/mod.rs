@@ -19,7 +19,7 @@ pub const LIMITS: EngineLimits = EngineLimits {
     max_rows: 8,
     depth: 1,
     branches: 2,
-    row_bytes: 0,
+    row_bytes: 8,
     canvas: None,
 };
 
@@ -83,6 +83,8 @@ pub enum Did {
     Begin(usize),
     Submit(StepPlan),
     Collect,
+    Read(u32),
+    Write(u32),
     Wait(Option<u64>),
     Stop,
 }
@@ -236,6 +238,8 @@ impl Lab {
                     EngineCall::Begin { lane, .. } => Did::Begin(*lane),
                     EngineCall::Submit(plan) => Did::Submit(plan.clone()),
                     EngineCall::Collect => Did::Collect,
+                    EngineCall::ReadPage { page, .. } => Did::Read(*page),
+                    EngineCall::WritePage { page, .. } => Did::Write(*page),
                 });
                 ready(call.execute(self.engine.as_mut()))
             }
@@ -349,4 +353,32 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("the fake engine is always ready"),
     }
+}
+
+/// What a transfer told, once.
+pub type Ended<T> = Arc<Mutex<Vec<Result<T, TransferError>>>>;
+
+impl Lab {
+    pub fn export(&mut self, namespace: u64, tokens: &[u32], from: usize) -> (Ended<Exported>, Cancel) {
+        let (ended, cancel) = (Ended::default(), Cancel::new());
+        let told = ended.clone();
+        let done = Box::new(move |result| told.lock().unwrap().push(result));
+        self.service.export(Export { namespace, tokens: tokens.to_vec(), from, cancel: cancel.clone(), done });
+        (ended, cancel)
+    }
+
+    pub fn import(&mut self, namespace: u64, tokens: &[u32], pages: &[Vec<u8>]) -> (Ended<usize>, Cancel) {
+        let (ended, cancel) = (Ended::default(), Cancel::new());
+        let told = ended.clone();
+        let done = Box::new(move |result| told.lock().unwrap().push(result));
+        let (tokens, pages) = (tokens.to_vec(), pages.to_vec());
+        self.service.import(Import { namespace, tokens, pages, cancel: cancel.clone(), done });
+        (ended, cancel)
+    }
+}
+
+pub fn ended<T: Clone>(told: &Ended<T>) -> Option<Result<T, TransferError>> {
+    let told = told.lock().unwrap();
+    assert!(told.len() < 2, "a transfer ended twice");
+    told.first().cloned()
 }
