@@ -61,7 +61,7 @@ impl CpuEngine {
             max_rows,
             depth: 1,
             branches: BRANCHES,
-            row_bytes: 0,
+            row_bytes: kv.row_bytes(),
             canvas,
         };
         let engine = Self {
@@ -134,6 +134,15 @@ impl CpuEngine {
 
     pub fn collect(&mut self) -> Result<StepOutcome, EngineError> {
         Ok(self.outcomes.pop_front().unwrap_or_default())
+    }
+
+    pub fn read_page(&self, page: u32, positions: usize) -> Result<Vec<u8>, EngineError> {
+        self.kv.read(page, positions).ok_or_else(|| EngineError::Step(format!("page {page} cannot be read")))
+    }
+
+    pub fn write_page(&mut self, page: u32, positions: usize, content: &[u8]) -> Result<(), EngineError> {
+        let is_written = self.kv.restore(page, positions, content);
+        is_written.then_some(()).ok_or_else(|| EngineError::Step(format!("page {page} cannot be written")))
     }
 
     pub fn prefill_logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, EngineError> {

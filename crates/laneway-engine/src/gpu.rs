@@ -60,7 +60,7 @@ impl GpuEngine {
             max_rows: shape.max_rows,
             depth: 2,
             branches: BRANCHES,
-            row_bytes: 0,
+            row_bytes: runner.row_bytes(),
             canvas,
         };
         let weight_bytes = space.bytes();
@@ -132,6 +132,16 @@ impl GpuEngine {
             }
         }
         Ok(outcome)
+    }
+
+    pub async fn read_page(&mut self, page: u32, positions: usize) -> Result<Vec<u8>, EngineError> {
+        let content = self.runner.read_page(page, positions).await.map_err(lost)?;
+        content.ok_or_else(|| EngineError::Step(format!("page {page} cannot be read")))
+    }
+
+    pub fn write_page(&mut self, page: u32, positions: usize, content: &[u8]) -> Result<(), EngineError> {
+        let is_written = self.runner.write_page(page, positions, content).map_err(lost)?;
+        is_written.then_some(()).ok_or_else(|| EngineError::Step(format!("page {page} cannot be written")))
     }
 
     pub async fn prefill_logits(&mut self, ids: &[u32]) -> Result<Vec<f32>, EngineError> {

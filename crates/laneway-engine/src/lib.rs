@@ -199,6 +199,20 @@ impl laneway_session::Engine for ModelEngine {
             Body::Gpu(engine) => engine.collect().await,
         }
     }
+
+    async fn read_page(&mut self, page: u32, positions: usize) -> Result<Vec<u8>, EngineError> {
+        match &mut self.body {
+            Body::Cpu(engine) => engine.read_page(page, positions),
+            Body::Gpu(engine) => engine.read_page(page, positions).await,
+        }
+    }
+
+    fn write_page(&mut self, page: u32, positions: usize, content: &[u8]) -> Result<(), EngineError> {
+        match &mut self.body {
+            Body::Cpu(engine) => engine.write_page(page, positions, content),
+            Body::Gpu(engine) => engine.write_page(page, positions, content),
+        }
+    }
 }
 
 /// Whether a file holds every tensor of its network in the right shape; nothing is copied.

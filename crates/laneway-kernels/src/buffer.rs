@@ -82,6 +82,18 @@ impl Buffer {
         gpu.queue.write_buffer(&self.0.buffer, self.0.offset + 4 * start as u64, bytemuck::cast_slice(words));
     }
 
+    /// Appends a copy of `words` from `start` on to a place of a buffer of the caller's.
+    pub(crate) fn copy_part(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        (start, words): (usize, usize),
+        target: &wgpu::Buffer,
+        at: usize,
+    ) {
+        let from = self.0.offset + 4 * start as u64;
+        encoder.copy_buffer_to_buffer(&self.0.buffer, from, target, 4 * at as u64, 4 * words as u64);
+    }
+
     /// Appends a copy of the first `words` to a buffer of the caller's.
     pub(crate) fn copy_to(&self, encoder: &mut wgpu::CommandEncoder, target: &wgpu::Buffer, words: usize) {
         encoder.copy_buffer_to_buffer(&self.0.buffer, self.0.offset, target, 0, 4 * words as u64);

@@ -11,6 +11,7 @@ mod device;
 mod draft;
 mod error;
 mod labels;
+mod pages;
 mod pipeline;
 pub mod plain;
 mod plan;

@@ -17,18 +17,18 @@ use std::sync::Arc;
 
 /// Runs one network's steps on one device, with plans kept for the shapes of step that recur.
 pub struct Runner {
-    gpu: Gpu,
+    pub(crate) gpu: Gpu,
     network: Arc<Network<GpuSpace>>,
     scratch: Scratch,
-    state: DeviceState,
-    shape: StateShape,
+    pub(crate) state: DeviceState,
+    pub(crate) shape: StateShape,
     plans: Vec<(PlanKey, Prepared)>,
     /// By the number of pages they copy.
     copy_plans: HashMap<usize, Plan>,
     in_flight: VecDeque<InFlight>,
-    readbacks: Readbacks,
+    pub(crate) readbacks: Readbacks,
     lane_params: Vec<SamplerParams>,
-    totals: Totals,
+    pub(crate) totals: Totals,
 }
 
 /// Work done since the runner was made.
