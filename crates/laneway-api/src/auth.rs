@@ -34,7 +34,7 @@ enum Demand<'a> {
 }
 
 fn demanded<'a>(path: &str, options: &'a ApiOptions) -> Demand<'a> {
-    if path.starts_with("/debug/") {
+    if path.starts_with("/debug/") || path.starts_with("/admin/") {
         return options.admin_key.as_deref().map_or(Demand::Unavailable, Demand::Key);
     }
     let is_api = path.starts_with("/v1/") || systemone::is_path(path);

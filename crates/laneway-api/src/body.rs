@@ -15,6 +15,9 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::state::{ApiOptions, ApiState};
 
+/// Sessions are large, and networks slow.
+const RAW_TIME: Duration = Duration::from_secs(600);
+
 /// A refused body is still read for a while: a client that is sending sees the answer only afterwards.
 const DISCARD_BYTES: usize = 64 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
@@ -23,6 +26,21 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 pub(crate) async fn read(request: Request, state: &ApiState) -> Result<Bytes, ApiError> {
     let codings = check_headers(request.headers(), state.options.body_limit_bytes, is_json);
     unpacked(receive(request, &state.options, codings).await?, None, state).await
+}
+
+/// Reads a body of any kind, of up to `limit_bytes`, which may take its time.
+pub(crate) async fn read_raw(request: Request, limit_bytes: usize) -> Result<Bytes, ApiError> {
+    let (parts, mut body) = request.into_parts();
+    let announced =
+        parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let read = match announced {
+        Some(length) if length > limit_bytes as u64 => Err(ApiError::body_too_large(limit_bytes)),
+        _ => match tokio::time::timeout(RAW_TIME, collect(&mut body, limit_bytes)).await {
+            Ok(read) => read,
+            Err(_) => Err(ApiError::body_timeout(RAW_TIME.as_secs())),
+        },
+    };
+    read.inspect_err(|_| discard(&parts.headers, body))
 }
 
 /// Reads a JSON body, or the part called `request` of a form.

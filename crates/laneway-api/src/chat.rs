@@ -22,6 +22,7 @@ pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request)
         head: Head::new("chatcmpl", &model, settings.delivery),
         wants_logprobs: settings.top_logprobs.is_some(),
     };
+    model.prepare(0, &prompt.ids).await;
     let turns = Turns::start(state, model, vec![prompt], &settings)?;
     Ok(deliver(turns, shape, settings.delivery).await?)
 }

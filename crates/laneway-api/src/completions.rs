@@ -28,6 +28,9 @@ pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request)
         wants_logprobs: settings.top_logprobs.is_some(),
         offsets: Vec::new(),
     };
+    for prompt in &prompts {
+        model.prepare(0, &prompt.ids).await;
+    }
     let turns = Turns::start(state, model, prompts, &settings)?;
     shape.offsets = vec![0; turns.choices() as usize];
     Ok(deliver(turns, shape, settings.delivery).await?)

@@ -10,6 +10,7 @@
 //! engine that the caller's opener yields; [`WorkerService`] joins the two.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod answer;
 mod auth;
 mod body;
@@ -26,6 +27,7 @@ mod render;
 mod request;
 mod router;
 mod serve;
+mod sessions;
 mod stall;
 mod state;
 mod systemone;
@@ -34,8 +36,11 @@ mod worker;
 mod worker_service;
 
 pub use decoder::TextDecoder;
+pub use laneway_checkpoint as checkpoint;
+pub use laneway_checkpoint::ElementType;
 pub use router::router;
 pub use serve::{ServeOptions, serve};
+pub use sessions::{CheckpointOptions, KvLayout, ModelScope, SessionError, Sessions, StoreCodec};
 pub use state::{ApiOptions, ApiState, Health, Phase, TextModel, TurnService};
-pub use worker::{Health as WorkerHealth, HealthState, TurnHandle, TurnRequest, Worker};
+pub use worker::{Health as WorkerHealth, HealthState, Transfers, TurnHandle, TurnRequest, Worker};
 pub use worker_service::WorkerService;

@@ -58,6 +58,9 @@ impl<'a> Reads<'a> {
     /// Runs the reads of one round and adds their logits in order.
     pub async fn run(&mut self, parts: &[ReadPart], logits: &mut Vec<PartLogits>) -> Result<(), DecisionError> {
         let started = Instant::now();
+        for part in parts {
+            self.model.prepare(0, &part.prompt).await;
+        }
         let mut waiting = parts.iter().peekable();
         while waiting.peek().is_some() || !self.running.is_empty() {
             while self.running.len() < WINDOW

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Router, http};
 use laneway_protocol::ApiError;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -11,7 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::refusal::Refusal;
 use crate::state::ApiState;
 use crate::systemone::DecisionRefusal;
-use crate::{auth, chat, completions, cors, health, metrics, models, request, systemone};
+use crate::{admin, auth, chat, completions, cors, health, metrics, models, request, systemone};
 
 /// The API over `state`, with the routes of `pages` beside it; `pages` has no fallback of its own.
 pub fn router(state: Arc<ApiState>, pages: Router) -> Router {
@@ -24,6 +24,15 @@ pub fn router(state: Arc<ApiState>, pages: Router) -> Router {
         .route("/systemone", post(systemone::answer))
         .route("/v1/decisions", post(systemone::decisions))
         .route("/debug/systemone", get(systemone::render))
+        .route("/admin/lanes", get(admin::lanes))
+        .route("/admin/sessions", get(admin::list))
+        .route("/admin/sessions/import", post(admin::import))
+        .route("/admin/sessions/{id}", get(admin::probe))
+        .route("/admin/sessions/{id}/save", post(admin::save))
+        .route("/admin/sessions/{id}/export", get(admin::export))
+        .route("/admin/checkpoints", get(admin::stored))
+        .route("/admin/checkpoints/{id}", delete(admin::forget))
+        .route("/admin/checkpoints/{id}/restore", post(admin::restore))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(health::answer))

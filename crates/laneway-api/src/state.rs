@@ -10,6 +10,7 @@ use laneway_text::{ChatTemplate, Tokenizer};
 use tokio::sync::{Semaphore, watch};
 
 use crate::metrics::ApiMetrics;
+use crate::sessions::Sessions;
 
 /// Bodies up to this size are tokenised in well under a millisecond.
 const SHORT_BODY_BYTES: usize = 4096;
@@ -64,6 +65,17 @@ pub struct TextModel {
     /// Plans the reads of decisions, or why the model answers none.
     pub reader: Result<Arc<Reader>, String>,
     pub service: Arc<dyn TurnService>,
+    /// What moves and stores the model's sessions; `None` where nothing does.
+    pub sessions: Option<Arc<Sessions>>,
+}
+
+impl TextModel {
+    /// Makes ready what is stored of a prompt that is about to be queued.
+    pub(crate) async fn prepare(&self, namespace: u64, prompt: &[u32]) {
+        if let Some(sessions) = &self.sessions {
+            sessions.prepare(namespace, prompt).await;
+        }
+    }
 }
 
 /// What an operator may set.
@@ -71,7 +83,7 @@ pub struct TextModel {
 pub struct ApiOptions {
     /// Demanded as a bearer token under `/v1/`; `None` lets everybody in.
     pub api_key: Option<String>,
-    /// Demanded as a bearer token under `/debug/`; `None` closes those routes.
+    /// Demanded as a bearer token under `/admin/` and `/debug/`; `None` closes those routes.
     pub admin_key: Option<String>,
     /// Origins whose pages may read answers; `*` stands for all, none switches CORS off.
     pub cors_origins: Vec<String>,

@@ -1,5 +1,7 @@
 //! Drives a generation service and its engine on a thread of their own.
 
+mod transfer;
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,6 +15,8 @@ use laneway_session::{
     ServiceConfig, Source, SubmitError, Ticket, Turn,
 };
 use tokio::sync::{mpsc, oneshot};
+
+pub use transfer::Transfers;
 
 /// The longest sleep of an idle worker; it wakes at once for commands and cancellations.
 const TICK: Duration = Duration::from_secs(1);
@@ -80,6 +84,7 @@ impl<K> Clone for Worker<K> {
 enum Message<K> {
     Turn(Request<K>, Ticket),
     Preload(Request<K>, oneshot::Sender<Result<(), String>>),
+    Order(transfer::Order),
     Wake,
     Drain,
     Shutdown,
@@ -376,6 +381,7 @@ where
                 });
                 self.service.preload(request, loaded);
             }
+            Message::Order(order) => order.take(&mut self.service),
             Message::Wake => {}
             Message::Drain => self.service.drain(),
             Message::Shutdown => self.service.shutdown(now),

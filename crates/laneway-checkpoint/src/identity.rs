@@ -13,6 +13,23 @@ impl Digest {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
+    /// The hash of everything that `source` yields.
+    ///
+    /// # Errors
+    /// Those of the source.
+    pub fn of_reader(source: &mut impl std::io::Read) -> std::io::Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        let mut chunk = vec![0; 1 << 20];
+        loop {
+            match source.read(&mut chunk) {
+                Ok(0) => return Ok(Self(*hasher.finalize().as_bytes())),
+                Ok(count) => hasher.update(&chunk[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
     /// The hash of `parts` under a purpose of its own.
     pub(crate) fn derive(purpose: &str, parts: &[&[u8]]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(purpose);

@@ -263,6 +263,33 @@ impl<S: ByteStore> Library<S> {
         Ok(library)
     }
 
+    /// The name that an exact checkpoint of these tokens has or would have.
+    pub fn id(identity: Identity, tokens: &[u32]) -> CheckpointId {
+        let mut chain = TokenChain::new(identity, Exactness::Exact);
+        chain.advance(tokens, tokens.len());
+        objects::checkpoint_id(chain.digest())
+    }
+
+    /// Checkpoints that hold nothing but beginnings of `tokens`, without the one called `id`: it serves all they serve.
+    pub fn beginnings(&self, identity: Identity, tokens: &[u32], id: CheckpointId) -> Vec<CheckpointId> {
+        let Some(longer) = self.index.get(id) else { return Vec::new() };
+        let serves = |shorter: &CheckpointId| {
+            let shorter = self.index.get(*shorter);
+            shorter.is_some_and(|shorter| {
+                shorter.exactness == longer.exactness
+                    && !shorter.has_logits
+                    && longer.cuts.iter().any(|(len, _)| *len == shorter.tokens)
+            })
+        };
+        self.index.prefixes(identity, tokens).into_iter().filter(|other| *other != id && serves(other)).collect()
+    }
+
+    /// A stored checkpoint as a whole, for [`Library::load`].
+    pub fn whole(&self, id: CheckpointId) -> Option<Match> {
+        let stored = self.index.get(id)?;
+        Some(Match { id, tokens: stored.tokens as usize, whole: true, exactness: stored.exactness })
+    }
+
     /// The longest stored beginning of `tokens`, lossy ones only if `accepted` says so; neither counts as a use.
     pub fn find(&self, identity: Identity, tokens: &[u32], accepted: Exactness) -> Option<Match> {
         let exact = self.index.longest(identity, Exactness::Exact, tokens);

@@ -86,7 +86,7 @@ pub struct ServeArgs {
     #[arg(long, env = "LANEWAY_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub api_key: Option<String>,
 
-    /// Key for the routes under /debug/, which are closed without it
+    /// Key for the routes under /admin/ and /debug/, which are closed without it
     #[arg(long, env = "LANEWAY_ADMIN_KEY", hide_env_values = true, value_name = "KEY")]
     pub admin_key: Option<String>,
 
@@ -97,6 +97,32 @@ pub struct ServeArgs {
     /// Requests that may wait for a lane before more are refused [default: 8 for each lane, 16 to 256]
     #[arg(long, env = "LANEWAY_QUEUE", value_name = "N")]
     pub queue: Option<usize>,
+
+    /// Folder where sessions of 512 tokens and more are stored, so that they survive the server; their text is in it
+    /// [default: none are stored]
+    #[arg(long, env = "LANEWAY_CHECKPOINTS", value_name = "DIR")]
+    pub checkpoints: Option<PathBuf>,
+
+    /// Bytes that stored sessions may take, with K, M or G for units of 1024 [default: 4G]
+    #[arg(long, env = "LANEWAY_CHECKPOINT_BUDGET", value_name = "BYTES")]
+    pub checkpoint_budget: Option<String>,
+
+    /// exact, or cachegen: smaller, and answers may differ a little after a restore [default: exact]
+    #[arg(long, env = "LANEWAY_CHECKPOINT_CODEC", value_name = "CODEC")]
+    pub checkpoint_codec: Option<String>,
+
+    /// Seconds for which requests are still taken after a signal to end, while /health says 503 [default: 0]
+    #[arg(long, env = "LANEWAY_DRAIN_TIME", value_name = "SECONDS")]
+    pub drain_time: Option<u64>,
+
+    /// Lanes that stay ready between answers; others are counted as free [default: all]
+    #[arg(long, env = "LANEWAY_IDLE_LANES", value_name = "N")]
+    pub idle_lanes: Option<usize>,
+
+    /// Generate one answer at a time, whatever the number of lanes
+    #[arg(long, env = "LANEWAY_SAFE_MODE", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub safe_mode: Option<bool>,
 }
 
 #[derive(Args)]

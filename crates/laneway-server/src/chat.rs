@@ -10,7 +10,7 @@ use laneway_text::{ChatMessage, Detokenizer, EncodeOptions, RenderOptions};
 
 use crate::args::ChatArgs;
 use crate::chat_io::{Input, Line};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::load::{TextSide, text_side};
 use crate::output::{one_line, print};
 use crate::settings::{ModelSettings, Usage};
@@ -46,7 +46,7 @@ pub fn run(settings: &ModelSettings, args: &ChatArgs) -> Result<()> {
         return Err(anyhow!("{} has no tokenizer, so it cannot be talked to", text.name));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let host = Host::start(settings, &text, Some(1))?;
+    let host = Host::start(settings, &text, host::service(1))?;
     eprintln!("loading {}", text.name);
     runtime.block_on(host.worker.preload(host.request.clone())).map_err(|reason| anyhow!("{reason}"))?;
     let opened = host.opened.try_recv();

@@ -38,10 +38,8 @@ pub struct Host {
 
 impl Host {
     /// Starts the thread; the model is kept for as long as the process lives.
-    pub fn start(settings: &ModelSettings, text: &TextSide, queue_depth: Option<usize>) -> Result<Self> {
+    pub fn start(settings: &ModelSettings, text: &TextSide, config: ServiceConfig) -> Result<Self> {
         let (sender, opened) = channel();
-        let queue_depth = queue_depth.unwrap_or_else(|| laneway_session::default_queue_depth(text.lanes));
-        let config = ServiceConfig { queue_depth, idle_timeout_ms: u64::MAX, ..ServiceConfig::default() };
         let opener = move |key: &EngineKey, cancel: &Cancel| {
             let start = Instant::now();
             let engine = open(key, cancel).map_err(|error| output::one_line(&error))?;
@@ -61,6 +59,11 @@ impl Host {
         let request = Request { settings: EngineKey { path: text.path.clone(), settings }, idle_timeout_ms: None };
         Ok(Self { worker, request, opened })
     }
+}
+
+/// A service that keeps its model, behind a queue of this depth.
+pub fn service(queue_depth: usize) -> ServiceConfig {
+    ServiceConfig { queue_depth, idle_timeout_ms: u64::MAX, ..ServiceConfig::default() }
 }
 
 /// The engine's part of the settings.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
+use laneway_api::{ElementType, KvLayout};
 use laneway_decisions::{Reader, ReaderOptions};
 use laneway_files::{Family, ModelConfig, Weights};
 use laneway_session::canvas::CanvasLimits;
@@ -18,6 +19,8 @@ use crate::tokenizer::{self, Origin};
 use crate::usual::{UsualSampling, usual_sampling};
 use crate::{decisions, pull};
 
+/// Positions of a page of the engines.
+pub const PAGE_POSITIONS: usize = 32;
 /// Lanes of a model that predicts the next token.
 const DEFAULT_LANES: usize = 4;
 
@@ -45,6 +48,8 @@ pub struct TextSide {
     pub usual: UsualSampling,
     /// Changes with the file's content, as far as its size and date tell.
     pub fingerprint: String,
+    /// How the engine's pages are stored.
+    pub kv: KvLayout,
 }
 
 /// Opens weight files, naming them in errors.
@@ -101,8 +106,34 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
         reader,
         usual: usual_sampling(weights.config()),
         fingerprint: format!("fp_{}", &hexadecimal(&Sha256::digest(facts))[..12]),
+        kv: kv_layout(weights.config()),
         path,
     })
+}
+
+/// The engine's pages: K and V of every layer that has its own, in f32.
+fn kv_layout(config: &ModelConfig) -> KvLayout {
+    let owners = config.layers.iter().enumerate().filter(|(index, layer)| layer.kv_layer == *index);
+    KvLayout {
+        element: ElementType::F32,
+        layers: config.layers.len() as u32,
+        widths: owners.map(|(_, layer)| (layer.kv_heads * layer.head_dim) as u32).collect(),
+        page_positions: PAGE_POSITIONS,
+    }
+}
+
+/// The files whose content tells a model apart: the one file, or what a folder holds of weights and configuration.
+pub fn content_files(path: &Path) -> Vec<PathBuf> {
+    if !path.is_dir() {
+        return vec![path.to_owned()];
+    }
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_content = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ending == "safetensors" || ending == "json" || ending == "gguf")
+    };
+    let mut files: Vec<PathBuf> = entries.filter(is_content).collect();
+    files.sort();
+    files
 }
 
 /// Width, depth and size of a network in a few words.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::args::ReadArgs;
 use crate::decisions::{Decided, decide};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::load::text_side;
 use crate::output::{print, printable, table};
 use crate::settings::{ModelSettings, Usage};
@@ -18,7 +18,7 @@ use crate::settings::{ModelSettings, Usage};
 pub fn run(settings: &ModelSettings, args: &ReadArgs) -> Result<()> {
     let request = request(args)?;
     let text = text_side(settings)?;
-    let host = Host::start(settings, &text, Some(256))?;
+    let host = Host::start(settings, &text, host::service(256))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let Decided { answers, usage } = runtime.block_on(decide(&host, &text, &request))?;
     host.worker.shutdown();

@@ -3,32 +3,37 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use axum::Router;
 use axum::http::header;
 use axum::response::Html;
 use axum::routing::get;
-use laneway_api::{ApiOptions, ApiState, ServeOptions, TextModel, WorkerService, router};
+use laneway_api::checkpoint::{self, FileStore};
+use laneway_api::{
+    ApiOptions, ApiState, CheckpointOptions, ModelScope, ServeOptions, Sessions, TextModel, WorkerService, router,
+};
 use laneway_protocol::SamplingOptions;
 use laneway_protocol::models::ModelInfo;
+use laneway_session::ServiceConfig;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::host::{Host, Opened};
-use crate::load::{TextSide, text_side};
+use crate::host::{self, Host, Opened};
+use crate::load::{PAGE_POSITIONS, TextSide, content_files, text_side};
 use crate::output::{bytes, print};
-use crate::settings::ServeSettings;
+use crate::settings::{CheckpointSettings, ServeSettings, Usage};
 use crate::tokenizer::Origin;
 
 const CHAT_PAGE: &str = include_str!("../../../web/chat.html");
 /// The page talks to this server only, and runs nothing but what it brings.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                            connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// Positions of a page of the engines.
-const PAGE_POSITIONS: usize = 32;
 /// A step on a software adapter can take tens of seconds; beyond this something hangs.
 const STUCK_AFTER_MS: u64 = 180_000;
+/// For storing what the engine has when the server ends.
+const STORE_TIME: Duration = Duration::from_secs(20);
 
 /// Serves until told to end.
 pub fn run(settings: &ServeSettings) -> Result<()> {
@@ -43,7 +48,12 @@ pub fn run(settings: &ServeSettings) -> Result<()> {
 async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
     let listener = bind(settings).await?;
     let address = listener.local_addr()?;
-    let host = Host::start(&settings.model, &text, settings.queue_depth)?;
+    let config = ServiceConfig {
+        idle_lanes: settings.idle_lanes.unwrap_or(usize::MAX),
+        safe_mode: settings.safe_mode,
+        ..host::service(settings.queue_depth.unwrap_or_else(|| laneway_session::default_queue_depth(text.lanes)))
+    };
+    let host = Host::start(&settings.model, &text, config)?;
     let name = text.name.clone();
     print(&format!("listening on http://{address}, loading {name}\n"))?;
     if !address.ip().is_loopback() && settings.api_key.is_none() {
@@ -56,7 +66,9 @@ async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
         eprintln!("warning: no decisions from this model: {reason}");
     }
     let example = example(&text);
-    let state = Arc::new(ApiState::new(vec![text_model(text, &host)], options(settings)));
+    let sessions = Arc::new(sessions(settings, &text, &host)?);
+    let model = TextModel { sessions: Some(sessions.clone()), ..text_model(text, &host) };
+    let state = Arc::new(ApiState::new(vec![model], options(settings)));
     let app = router(state.clone(), pages());
 
     let (failed, failure) = oneshot::channel();
@@ -82,8 +94,10 @@ async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
             Ok(why) = &mut failure => reason = Some(why),
         }
     };
-    laneway_api::serve(listener, app, state, ServeOptions::default(), ended).await;
+    let times = ServeOptions { drain_time: settings.drain_time, ..ServeOptions::default() };
+    laneway_api::serve(listener, app, state, times, ended).await;
     loading.abort();
+    sessions.shutdown(STORE_TIME).await;
     host.worker.shutdown();
     match reason {
         Some(why) => Err(anyhow!("{why}")),
@@ -101,6 +115,20 @@ async fn bind(settings: &ServeSettings) -> Result<TcpListener> {
         std::io::ErrorKind::AddrNotAvailable => anyhow!("{host} is not an address of this machine"),
         _ => anyhow::Error::from(error).context(format!("cannot listen on {host} port {port}")),
     })
+}
+
+/// What moves sessions, and stores them if there is a folder for that.
+fn sessions(settings: &ServeSettings, text: &TextSide, host: &Host) -> Result<Sessions> {
+    let options = match &settings.checkpoints {
+        None => None,
+        Some(CheckpointSettings { folder, budget_bytes, codec }) => {
+            let store = FileStore::open(folder).map_err(|error| Usage(error.to_string()))?;
+            let limits = checkpoint::Config { budget_bytes: *budget_bytes, ..checkpoint::Config::default() };
+            Some(CheckpointOptions { store: Arc::new(store), limits, codec: *codec })
+        }
+    };
+    let scope = ModelScope { files: content_files(&text.path), positions: "as in the files".to_owned() };
+    Ok(Sessions::new(Arc::new(host.worker.clone()), text.kv.clone(), scope, options)?)
 }
 
 fn text_model(text: TextSide, host: &Host) -> TextModel {
@@ -126,6 +154,7 @@ fn text_model(text: TextSide, host: &Host) -> TextModel {
             ..SamplingOptions::default()
         },
         service: Arc::new(service),
+        sessions: None,
     }
 }
 

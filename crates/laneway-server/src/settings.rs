@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use laneway_api::StoreCodec;
 use laneway_engine::DeviceChoice;
 use serde::Deserialize;
 
@@ -44,6 +46,20 @@ pub struct Config {
     admin_key: Option<String>,
     cors: Option<Origins>,
     queue: Option<usize>,
+    checkpoints: Option<PathBuf>,
+    checkpoint_budget: Option<Size>,
+    checkpoint_codec: Option<String>,
+    drain_time: Option<u64>,
+    idle_lanes: Option<usize>,
+    safe_mode: bool,
+}
+
+/// A number of bytes, or one with a unit.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
 }
 
 /// A device's name or number.
@@ -119,6 +135,21 @@ pub struct ServeSettings {
     /// None for a number that follows the lanes.
     pub queue_depth: Option<usize>,
     pub admin_key: Option<String>,
+    /// None where nothing is stored.
+    pub checkpoints: Option<CheckpointSettings>,
+    /// How long requests are still taken after a signal to end.
+    pub drain_time: Duration,
+    /// None for all.
+    pub idle_lanes: Option<usize>,
+    pub safe_mode: bool,
+}
+
+/// Where and how sessions are stored.
+#[derive(Clone, Debug)]
+pub struct CheckpointSettings {
+    pub folder: PathBuf,
+    pub budget_bytes: u64,
+    pub codec: StoreCodec,
 }
 
 impl ModelArgs {
@@ -164,6 +195,11 @@ impl ServeArgs {
         for origin in &cors_origins {
             check_origin(origin)?;
         }
+        let checkpoints = self.checkpoints(config)?;
+        let idle_lanes = match self.idle_lanes.or(config.idle_lanes) {
+            Some(0) => Some(0),
+            other => within("idle-lanes", other, 256)?,
+        };
         let queue_depth = within("queue", self.queue.or(config.queue), 1 << 20)?;
         Ok(ServeSettings {
             host: self.host.clone().or_else(|| config.host.clone()).unwrap_or_else(|| "127.0.0.1".to_owned()),
@@ -172,8 +208,40 @@ impl ServeArgs {
             cors_origins,
             queue_depth,
             admin_key,
+            checkpoints,
+            drain_time: Duration::from_secs(self.drain_time.or(config.drain_time).unwrap_or(0).min(86_400)),
+            idle_lanes,
+            safe_mode: self.safe_mode.unwrap_or(config.safe_mode),
             model,
         })
+    }
+}
+
+impl ServeArgs {
+    fn checkpoints(&self, config: &Config) -> Result<Option<CheckpointSettings>> {
+        let from_file = config.checkpoint_budget.as_ref().map(|size| match size {
+            Size::Bytes(bytes) => bytes.to_string(),
+            Size::Text(text) => text.clone(),
+        });
+        let budget = self.checkpoint_budget.clone().or(from_file);
+        let codec = self.checkpoint_codec.clone().or_else(|| config.checkpoint_codec.clone());
+        let Some(folder) = self.checkpoints.clone().or_else(|| config.checkpoints.clone()) else {
+            return match budget.or(codec) {
+                Some(_) => {
+                    Err(Usage("checkpoint-budget and checkpoint-codec need checkpoints, the folder".into()).into())
+                }
+                None => Ok(None),
+            };
+        };
+        let budget_bytes = budget.map_or(Ok(4 << 30), |text| size("checkpoint-budget", &text))?;
+        let codec = match codec.as_deref() {
+            None | Some("exact") => StoreCodec::Exact,
+            Some("cachegen") => StoreCodec::CacheGen,
+            Some(other) => {
+                return Err(Usage(format!("checkpoint-codec is {other:?}, expected exact or cachegen")).into());
+            }
+        };
+        Ok(Some(CheckpointSettings { folder, budget_bytes, codec }))
     }
 }
 
@@ -189,6 +257,20 @@ impl ReadArgs {
     pub fn settings(&self, config: &Config) -> Result<ModelSettings> {
         Ok(ModelSettings { lanes: Some(1), ..self.model.settings(config)? })
     }
+}
+
+/// A number of bytes such as 1048576, 512M or 4G.
+fn size(name: &str, text: &str) -> Result<u64> {
+    let wrong = || Usage(format!("{name} is {text:?}, expected a number of bytes such as 512M or 4G"));
+    let text = text.trim();
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let bytes = digits.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    Ok(bytes.filter(|bytes| *bytes > 0).ok_or_else(wrong)?)
 }
 
 fn within(name: &str, value: Option<usize>, max: usize) -> Result<Option<usize>> {
@@ -234,6 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn sessions_are_stored_where_a_folder_is_given() {
+        let file = "checkpoints = 'a'\ncheckpoint-budget = '2G'\nsafe-mode = true";
+        let read = settings(&["--checkpoint-codec", "cachegen", "--idle-lanes", "0"], file).unwrap();
+        let stored = read.checkpoints.unwrap();
+        assert_eq!((stored.folder, stored.budget_bytes, stored.codec), ("a".into(), 2 << 30, StoreCodec::CacheGen));
+        assert_eq!((read.safe_mode, read.idle_lanes), (true, Some(0)));
+        assert!(settings(&["--safe-mode"], "").unwrap().safe_mode);
+        assert!(!settings(&["--safe-mode=off"], "safe-mode = true").unwrap().safe_mode);
+        assert!(settings(&[], "").unwrap().checkpoints.is_none());
+    }
+
+    #[test]
     fn origins_come_one_by_one_or_separated_by_commas() {
         let read = settings(&["--cors", "https://a.org,http://b:3000", "--cors", "*"], "").unwrap();
         assert_eq!(read.cors_origins, ["https://a.org", "http://b:3000", "*"]);
@@ -251,5 +345,10 @@ mod tests {
         refused(&["--cors", "https://a.org/x"], "", "is not an origin");
         refused(&["--api-key", " "], "", "API key is empty");
         refused(&["--port", "70000"], "", "70000");
+        refused(&["--checkpoints", "x", "--checkpoint-codec", "zip"], "", "expected exact or cachegen");
+        refused(&["--checkpoints", "x", "--checkpoint-budget", "4T"], "", "checkpoint-budget is \"4T\"");
+        refused(&["--checkpoints", "x", "--checkpoint-budget", "99999999999G"], "", "checkpoint-budget");
+        refused(&["--checkpoint-budget", "4G"], "", "need checkpoints");
+        refused(&["--idle-lanes", "300"], "", "idle-lanes is 300");
     }
 }

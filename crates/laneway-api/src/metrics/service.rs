@@ -13,6 +13,8 @@ use super::ModelLabels;
 use crate::state::{Health, TextModel};
 
 type Read<S, T> = fn(&S) -> T;
+/// Counts of a store, and notes that were dropped.
+type Stored = (laneway_checkpoint::Stats, u64);
 
 const GAUGES: &[(&str, &str, Read<Snapshot, f64>)] = &[
     ("vllm:num_requests_waiting", "Turns in the queue", |s| s.total().waiting() as f64),
@@ -34,10 +36,31 @@ const COUNTERS: &[(&str, &str, Read<Snapshot, u64>)] = &[
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache", |s| s.prompt_tokens),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the cache", |s| s.cached_tokens),
     ("laneway_reads", "Reads that were answered", |s| s.reads),
+    ("laneway_exports", "Sessions whose pages were read", |s| s.exported),
+    ("laneway_imports", "Sessions whose pages came from elsewhere", |s| s.imported),
+    ("laneway_transfer_failures", "Exports and imports that came to nothing", |s| s.transfers_failed),
     ("laneway_steps", "Steps collected from the engine", |s| s.steps),
     ("laneway_model_loads", "Loads that succeeded", |s| s.loaded),
     ("laneway_model_load_failures", "Loads that failed", |s| s.load_failed),
     ("laneway_model_unloads", "Models dropped", |s| s.unloaded),
+];
+
+const CHECKPOINT_GAUGES: &[(&str, &str, Read<Stored, f64>)] = &[
+    ("laneway_checkpoint_bytes", "Bytes that stored sessions take", |(s, _)| s.used_bytes as f64),
+    ("laneway_checkpoints", "Stored sessions", |(s, _)| s.checkpoints as f64),
+];
+
+const CHECKPOINT_COUNTERS: &[(&str, &str, Read<Stored, u64>)] = &[
+    ("laneway_checkpoint_written_bytes", "Bytes written to the store", |(s, _)| s.written_bytes),
+    ("laneway_checkpoint_saves", "Sessions stored", |(s, _)| s.saved),
+    ("laneway_checkpoint_refusals", "Sessions that were not stored", |(s, _)| s.refused),
+    ("laneway_checkpoint_evictions", "Stored sessions given up for want of room", |(s, _)| s.evicted),
+    ("laneway_checkpoint_hits", "Stored sessions read back", |(s, _)| s.hits),
+    ("laneway_checkpoint_misses", "Stored sessions that could not be read back", |(s, _)| s.misses),
+    ("laneway_checkpoint_quarantined", "Objects set aside because they were not what was written", |(s, _)| {
+        s.quarantined
+    }),
+    ("laneway_checkpoint_dropped", "Sessions not looked at because too many waited", |(_, dropped)| *dropped),
 ];
 
 const TURNS: &[(&str, Read<Counts, u64>)] = &[
@@ -103,6 +126,18 @@ impl Collector for ServiceCollector {
             read.iter().zip(&models).filter_map(|((_, snapshot), model)| cache(model, snapshot)).collect();
         let one = |labels| (labels, ConstGauge::new(1i64));
         write(&mut encoder, "vllm:cache_config_info", "Page size and count", pages.iter().map(one))?;
+        let stored: Vec<_> = models
+            .iter()
+            .filter_map(|model| Some((ModelLabels::of(model), model.sessions.as_ref()?.stats()?)))
+            .collect();
+        for (name, help, value) in CHECKPOINT_GAUGES {
+            let each = stored.iter().map(|(labels, stats)| (labels, ConstGauge::new(value(stats))));
+            write(&mut encoder, name, help, each)?;
+        }
+        for (name, help, value) in CHECKPOINT_COUNTERS {
+            let each = stored.iter().map(|(labels, stats)| (labels, ConstCounter::new(value(stats))));
+            write(&mut encoder, name, help, each)?;
+        }
         let ready: Vec<_> =
             models.iter().map(|model| (ModelLabels::of(model), model.service.health() == Health::Ready)).collect();
         write(

@@ -1,7 +1,7 @@
 use super::objects::{self, SegmentId, SegmentKind, USE_BYTES};
 use super::plan::Timeline;
 use super::{CheckpointId, Library, Reason, Refusal, Saved, Use};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, PageRecord};
 use crate::container::{Head, LogitsHead, PageHead, logits_bytes};
 use crate::identity::Digest;
 use crate::policy::with_margin;
@@ -16,7 +16,8 @@ struct Fresh<'a> {
 impl<S: ByteStore> Library<S> {
     /// Stores a checkpoint: pages that are not there yet, then the manifest.
     ///
-    /// A page computed earlier from the same tokens stands in for the one passed.
+    /// A page computed earlier from the same tokens stands in for the one passed, whose payload may then be empty:
+    /// [`Library::has_page`] says which need not be exported again.
     pub async fn save(&mut self, checkpoint: &Checkpoint, reason: Reason, now_ms: u64) -> Saved {
         self.release_pending().await;
         let saved = self.try_save(checkpoint, reason, now_ms).await;
@@ -28,9 +29,15 @@ impl<S: ByteStore> Library<S> {
     }
 
     async fn try_save(&mut self, checkpoint: &Checkpoint, reason: Reason, now_ms: u64) -> Result<Saved, Refusal> {
-        self.admit(checkpoint)?;
+        self.admit()?;
+        if checkpoint.tokens.len() < self.config.min_tokens {
+            return Err(Refusal::TooShort);
+        }
+        checkpoint.validate_ranges()?;
         let descriptors = checkpoint.pages.iter().map(|page| &page.descriptor);
         let timeline = Timeline::new(checkpoint.identity, &checkpoint.tokens, descriptors);
+        let is_stored = |page: &PageRecord| self.index.segment(timeline.page_key(&page.descriptor)).is_some();
+        checkpoint.validate_payloads(|page| page.payload.is_empty() && is_stored(page))?;
         let id = timeline.id();
         let present = self.index.get(id);
         if present.is_some_and(|stored| stored.has_logits || checkpoint.logits.is_none()) {
@@ -82,17 +89,14 @@ impl<S: ByteStore> Library<S> {
         Ok(Saved::Stored { id, written_bytes, shared_pages })
     }
 
-    fn admit(&self, checkpoint: &Checkpoint) -> Result<(), Refusal> {
+    fn admit(&self) -> Result<(), Refusal> {
         if self.closed {
             return Err(Refusal::Closed);
         }
         if self.config.read_only {
             return Err(Refusal::ReadOnly);
         }
-        if checkpoint.tokens.len() < self.config.min_tokens {
-            return Err(Refusal::TooShort);
-        }
-        Ok(checkpoint.validate()?)
+        Ok(())
     }
 
     /// The head, naming stored segments where there are some, and the segments to write.
