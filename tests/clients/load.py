@@ -67,7 +67,7 @@ class Connection:
         data = await self.reader.read()
         self.leave()
         if "chunked" in self.headers.get("transfer-encoding", ""):
-            data = b"".join(chunk for chunk in unchunked(data))
+            data = b"".join(unchunked(data))
         return data.decode()
 
     async def events(self):
@@ -177,7 +177,7 @@ def percentile(values, part):
 
 
 async def closed_loop(clients, rounds):
-    """Each of the clients asks again when it is answered."""
+    """Figures of clients that ask again when they are answered."""
     name = await model()
 
     async def client(number):
@@ -190,7 +190,7 @@ async def closed_loop(clients, rounds):
     tokens = sum(answer["tokens"] for _, answer in answers)
     first = [answer["first"] for _, answer in answers]
     gaps = [gap for _, answer in answers for gap in answer["gaps"]]
-    print(
+    return (
         f"N={clients}: {tokens / seconds:.0f} tokens/s, first token {1e3 * statistics.median(first):.0f} ms "
         f"(p95 {1e3 * percentile(first, 0.95):.0f}), between tokens {1e3 * statistics.median(gaps):.1f} ms "
         f"(p95 {1e3 * percentile(gaps, 0.95):.1f}), {len(answers)} answers"
@@ -199,7 +199,7 @@ async def closed_loop(clients, rounds):
 
 async def no_client_sees_an_error_under_load():
     for clients in [1, 2, 4, 8]:
-        await closed_loop(min(clients, LANES + QUEUE), 4)
+        print(await closed_loop(min(clients, LANES + QUEUE), 4))
         await at_rest()
 
 
@@ -321,12 +321,14 @@ async def bad_requests_are_told_why_and_cost_no_turn():
     for expected, method, path in [(404, "GET", "/v1/nothing"), (405, "GET", CHAT), (405, "DELETE", "/v1/models")]:
         status = (await request(path, method=method))[0].status
         assert status == expected, f"{status} for {method} {path}"
-    for raw in [b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000]:
-        connection = await Connection.open("", raw=raw)
-        connection.writer.write_eof()
-        answer = await connection.reader.read()
+    for raw in [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000]:
+        try:
+            connection = await Connection.open("", raw=raw)
+            answer = await connection.reader.read()
+        except ConnectionError:
+            # The server need not read all of it.
+            answer = b""
         assert not answer or answer.startswith(b"HTTP/1.1 4"), answer[:100]
-        connection.leave()
     after = await at_rest()
     assert after["queued"] == before["queued"], (before, after)
 

@@ -13,6 +13,8 @@ const KEY: &str = "test-key";
 const NO_KEY: &str = "";
 const ORIGIN: &str = "https://app.example";
 const NO_ORIGIN: &str = "";
+const LANES: &str = "4";
+const QUEUE: &str = "8";
 /// A random diffusion model with a chat template; it decides nothing well, but quickly.
 const DIFFUSION: &str = "tests/data/fixtures/diffusion_chat_tiny";
 
@@ -26,6 +28,11 @@ pub fn test(model: &Path, count: &mut Count) -> Result<()> {
         javascript(&["openai_chat.mjs", &server.base_url(), KEY], count)?;
         decisions(&server, KEY, NO_ORIGIN, count)?;
         python(&["conformance.py", &server.address, KEY], count)?;
+        stops(server, count)
+    })?;
+    step("load, and clients that misbehave, on the cpu device", || {
+        let server = Server::start(model, "cpu", &["--api-key", KEY, "--lanes", LANES, "--queue", QUEUE])?;
+        python(&["load.py", &server.address, KEY, LANES, QUEUE], count)?;
         stops(server, count)
     })?;
     step("decisions of a diffusion model on the cpu device", || {
