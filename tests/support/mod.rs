@@ -104,6 +104,30 @@ impl Server {
         (status, if chunked { unchunked(body) } else { body.to_owned() })
     }
 
+    /// Status and body of an answer to an operator, whose key is `adm`.
+    pub fn admin(&self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer adm\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+        let status = String::from_utf8_lossy(&answer[9..12]).parse().unwrap();
+        (status, answer.split_off(end + 4))
+    }
+
+    /// Status and JSON of an answer to an operator.
+    pub fn admin_json(&self, method: &str, path: &str) -> (u16, Value) {
+        let (status, body) = self.admin(method, path, b"");
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
     /// Status and JSON of an answer.
     pub fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let (status, body) = self.request("POST", path, &body.to_string());

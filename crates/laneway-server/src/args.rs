@@ -98,7 +98,7 @@ pub struct ServeArgs {
     #[arg(long, env = "LANEWAY_QUEUE", value_name = "N")]
     pub queue: Option<usize>,
 
-    /// Folder where sessions of 512 tokens and more are stored, so that they survive the server; their text is in it
+    /// Folder where long sessions are stored, so that they survive the server; their text is in it
     /// [default: none are stored]
     #[arg(long, env = "LANEWAY_CHECKPOINTS", value_name = "DIR")]
     pub checkpoints: Option<PathBuf>,
@@ -106,6 +106,10 @@ pub struct ServeArgs {
     /// Bytes that stored sessions may take, with K, M or G for units of 1024 [default: 4G]
     #[arg(long, env = "LANEWAY_CHECKPOINT_BUDGET", value_name = "BYTES")]
     pub checkpoint_budget: Option<String>,
+
+    /// Sessions of fewer tokens are not stored [default: 512]
+    #[arg(long, env = "LANEWAY_CHECKPOINT_MIN", value_name = "TOKENS")]
+    pub checkpoint_min: Option<usize>,
 
     /// exact, or cachegen: smaller, and answers may differ a little after a restore [default: exact]
     #[arg(long, env = "LANEWAY_CHECKPOINT_CODEC", value_name = "CODEC")]

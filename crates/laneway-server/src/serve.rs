@@ -121,9 +121,13 @@ async fn bind(settings: &ServeSettings) -> Result<TcpListener> {
 fn sessions(settings: &ServeSettings, text: &TextSide, host: &Host) -> Result<Sessions> {
     let options = match &settings.checkpoints {
         None => None,
-        Some(CheckpointSettings { folder, budget_bytes, codec }) => {
+        Some(CheckpointSettings { folder, budget_bytes, codec, min_tokens }) => {
             let store = FileStore::open(folder).map_err(|error| Usage(error.to_string()))?;
-            let limits = checkpoint::Config { budget_bytes: *budget_bytes, ..checkpoint::Config::default() };
+            let limits = checkpoint::Config {
+                budget_bytes: *budget_bytes,
+                min_tokens: *min_tokens,
+                ..checkpoint::Config::default()
+            };
             Some(CheckpointOptions { store: Arc::new(store), limits, codec: *codec })
         }
     };

@@ -49,6 +49,7 @@ pub struct Config {
     checkpoints: Option<PathBuf>,
     checkpoint_budget: Option<Size>,
     checkpoint_codec: Option<String>,
+    checkpoint_min: Option<usize>,
     drain_time: Option<u64>,
     idle_lanes: Option<usize>,
     safe_mode: bool,
@@ -150,6 +151,7 @@ pub struct CheckpointSettings {
     pub folder: PathBuf,
     pub budget_bytes: u64,
     pub codec: StoreCodec,
+    pub min_tokens: usize,
 }
 
 impl ModelArgs {
@@ -241,7 +243,9 @@ impl ServeArgs {
                 return Err(Usage(format!("checkpoint-codec is {other:?}, expected exact or cachegen")).into());
             }
         };
-        Ok(Some(CheckpointSettings { folder, budget_bytes, codec }))
+        let min_tokens =
+            within("checkpoint-min", self.checkpoint_min.or(config.checkpoint_min), 1 << 24)?.unwrap_or(512);
+        Ok(Some(CheckpointSettings { folder, budget_bytes, codec, min_tokens }))
     }
 }
 
