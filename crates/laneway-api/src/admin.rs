@@ -88,7 +88,8 @@ pub(crate) async fn export(
 ) -> Result<Response, Refusal> {
     let options = asked(options)?;
     let codec = match options.codec.as_deref() {
-        None | Some("exact") => StoreCodec::Exact,
+        None => sessions(&*model(&state, &options)?)?.codec(),
+        Some("exact") => StoreCodec::Exact,
         Some("cachegen") => StoreCodec::CacheGen,
         Some(other) => {
             return Err(Refusal(ApiError::field("codec", format!("there is no codec {other:?}: exact or cachegen"))));
@@ -229,6 +230,7 @@ fn refused(error: SessionError) -> Refusal {
     Refusal(match error {
         SessionError::Unknown(_) => with_status(404, "not_found", text),
         SessionError::NoStore => with_status(409, "no_store", text),
+        SessionError::Lossy => with_status(409, "lossy_checkpoint", text),
         SessionError::Foreign => with_status(409, "foreign_checkpoint", text),
         SessionError::Format(_) => with_status(400, "invalid_checkpoint", text),
         SessionError::Transfer(error) => match error {

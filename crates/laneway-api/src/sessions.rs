@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use laneway_checkpoint::{ByteStore, Checkpoint, CheckpointId, Identity, Library, Listing, PageRecord, Scope, Stats};
+use laneway_checkpoint::{
+    ByteStore, Checkpoint, CheckpointId, Exactness, Identity, Library, Listing, PageRecord, Scope, Stats,
+};
 use laneway_session::{Session, TransferError};
 use tokio::sync::oneshot;
 
@@ -21,6 +23,9 @@ const SCHEMA: u32 = 1;
 
 /// A prompt waits no longer than this for what is stored of it.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How soon a model that is being loaded is looked at again.
+const LOAD_POLL: Duration = Duration::from_millis(50);
 
 /// How pages are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +67,8 @@ pub struct Sessions {
 struct Facts {
     layout: KvLayout,
     scope: ModelScope,
+    /// What is stored as archives comes back as something else than the engine computed.
+    codec: StoreCodec,
     digest: OnceLock<Result<String, String>>,
 }
 
@@ -77,6 +84,9 @@ pub enum SessionError {
     /// The checkpoint is another model's, or in another namespace.
     #[error("the checkpoint belongs to another model, configuration or namespace")]
     Foreign,
+    /// Its pages are approximations, and this server takes nothing but what an engine computed.
+    #[error("the checkpoint went through a lossy codec, which this server does not use")]
+    Lossy,
     /// The bytes are no checkpoint.
     #[error("{0}")]
     Format(#[from] laneway_checkpoint::FormatError),
@@ -105,7 +115,8 @@ impl Sessions {
         scope: ModelScope,
         options: Option<CheckpointOptions>,
     ) -> Result<Self, SessionError> {
-        let facts = Arc::new(Facts { layout, scope, digest: OnceLock::new() });
+        let codec = options.as_ref().map_or(StoreCodec::Exact, |options| options.codec);
+        let facts = Arc::new(Facts { layout, scope, codec, digest: OnceLock::new() });
         let keeper = options.map(|options| Keeper::start(transfers.clone(), facts.clone(), options)).transpose()?;
         Ok(Self { transfers, facts, keeper })
     }
@@ -114,8 +125,16 @@ impl Sessions {
     /// prompt may be queued, at once if nothing is stored.
     pub async fn prepare(&self, namespace: u64, tokens: &[u32]) {
         let Some(keeper) = self.keeper.as_ref().filter(|keeper| tokens.len() > keeper.min_tokens) else { return };
-        let (answer, restored) = oneshot::channel();
-        keeper.send(Order::Restore { namespace, tokens: tokens.to_vec(), answer }).await;
+        let restored = async {
+            // Pages go to a model that is there; a prompt would wait for it all the same.
+            while self.transfers.is_loading() {
+                tokio::time::sleep(LOAD_POLL).await;
+            }
+            let (answer, restored) = oneshot::channel();
+            keeper.send(Order::Restore { namespace, tokens: tokens.to_vec(), answer }).await;
+            // A thread that has ended restores nothing.
+            _ = restored.await;
+        };
         if tokio::time::timeout(RESTORE_TIMEOUT, restored).await.is_err() {
             tracing::warn!("a stored session was not restored in time");
         }
@@ -137,10 +156,13 @@ impl Sessions {
     /// A session's pages with all that describes them.
     pub async fn export(&self, session: Session, codec: StoreCodec) -> Result<Checkpoint, SessionError> {
         let facts = self.facts().await?;
+        if facts.codec == StoreCodec::CacheGen && codec == StoreCodec::Exact {
+            return Err(SessionError::Lossy);
+        }
         let Session { namespace, mut tokens, .. } = session;
         let exported = self.transfers.export(namespace, tokens.clone(), 0).await?;
         tokens.truncate(exported.tokens);
-        let identity = facts.identity(namespace)?;
+        let identity = facts.identity_as(namespace, codec)?;
         let pages = facts.pages(0, tokens.len(), &exported.pages, codec)?;
         Ok(Checkpoint { identity, tokens, logits: None, pages })
     }
@@ -204,6 +226,11 @@ impl Sessions {
         }
     }
 
+    /// How its pages are stored, and exported where nobody says otherwise.
+    pub fn codec(&self) -> StoreCodec {
+        self.facts.codec
+    }
+
     /// Counts of the store, and notes that were dropped because too many waited; none without a store.
     pub fn stats(&self) -> Option<(Stats, u64)> {
         self.keeper.as_ref().map(Keeper::stats)
@@ -233,6 +260,12 @@ impl Facts {
     }
 
     fn identity(&self, namespace: u64) -> Result<Identity, SessionError> {
+        self.identity_as(namespace, self.codec)
+    }
+
+    /// The identity of sessions that may have gone through a codec: lossy ones must not pass for exact ones, not even
+    /// after they were restored.
+    fn identity_as(&self, namespace: u64, codec: StoreCodec) -> Result<Identity, SessionError> {
         let KvLayout { element, layers, widths, page_positions } = &self.layout;
         let scope = Scope {
             model: self.digest()?,
@@ -241,7 +274,10 @@ impl Facts {
             layers: 0..*layers,
             schema: SCHEMA,
             kv_layout: &format!("K then V, layer position value, {page_positions} positions, {widths:?}"),
-            kv_type: &format!("{element:?}"),
+            kv_type: &match codec {
+                StoreCodec::Exact => format!("{element:?}"),
+                StoreCodec::CacheGen => format!("{element:?} through archives"),
+            },
             positions: &self.scope.positions,
             namespace: &namespace.to_string(),
         };
@@ -272,7 +308,13 @@ impl Facts {
 
     /// A checkpoint as an engine takes it.
     fn unpack(&self, namespace: u64, checkpoint: Checkpoint) -> Result<(Vec<u32>, Vec<Vec<u8>>), SessionError> {
-        if checkpoint.identity != self.identity(namespace)? {
+        let is_lossy = checkpoint.identity == self.identity_as(namespace, StoreCodec::CacheGen)?;
+        if is_lossy && self.codec == StoreCodec::Exact {
+            return Err(SessionError::Lossy);
+        }
+        let is_exact = checkpoint.identity == self.identity_as(namespace, StoreCodec::Exact)?
+            && checkpoint.exactness() == Exactness::Exact;
+        if !is_lossy && !is_exact {
             return Err(SessionError::Foreign);
         }
         checkpoint.validate()?;

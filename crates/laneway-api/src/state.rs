@@ -72,7 +72,8 @@ pub struct TextModel {
 impl TextModel {
     /// Makes ready what is stored of a prompt that is about to be queued.
     pub(crate) async fn prepare(&self, namespace: u64, prompt: &[u32]) {
-        if let Some(sessions) = &self.sessions {
+        // A prompt without room for an answer is about to be refused.
+        if let Some(sessions) = self.sessions.as_ref().filter(|_| prompt.len() < self.info.context_length) {
             sessions.prepare(namespace, prompt).await;
         }
     }

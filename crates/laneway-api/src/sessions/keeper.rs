@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::executor::block_on;
+use futures::future::{Either, select};
 use laneway_checkpoint::{
     ByteStore, Checkpoint, CheckpointId, Codec, Exactness, Library, Listing, PageRecord, Reason, Saved, Stats,
 };
@@ -129,7 +130,11 @@ impl Thread {
                 waiting.push_back(order);
             }
             while let Ok(order) = receiver.try_recv() {
-                waiting.push_back(order);
+                let notes = waiting.iter().filter(|order| matches!(order, Order::Kept(_))).count();
+                match order {
+                    Order::Kept(_) if notes >= DEPTH => _ = self.figures.dropped.fetch_add(1, Ordering::Relaxed),
+                    order => waiting.push_back(order),
+                }
             }
             // Clients wait for prompts; and what they need must not be evicted by what is stored meanwhile.
             let is_urgent = |order: &Order| !matches!(order, Order::Kept(_));
@@ -152,8 +157,12 @@ impl Thread {
                 }
             }
             Order::Restore { namespace, tokens, answer } => {
-                let restored = if answer.is_closed() { 0 } else { self.restore(namespace, &tokens).unwrap_or(0) };
-                _ = answer.send(restored);
+                let mut answer = answer;
+                let restored = if answer.is_closed() { Ok(0) } else { self.restore(namespace, &tokens, &mut answer) };
+                if let Err(error) = &restored {
+                    tracing::debug!(%error, "a stored session was not restored");
+                }
+                _ = answer.send(restored.unwrap_or(0));
             }
             Order::Save { session, answer } => {
                 let Session { namespace, tokens, .. } = session;
@@ -237,7 +246,12 @@ impl Thread {
     }
 
     /// Brings back what is stored of a prompt if the engine has much less of it.
-    fn restore(&mut self, namespace: u64, tokens: &[u32]) -> Result<usize, SessionError> {
+    fn restore(
+        &mut self,
+        namespace: u64,
+        tokens: &[u32],
+        answer: &mut oneshot::Sender<usize>,
+    ) -> Result<usize, SessionError> {
         let identity = self.facts.identity(namespace)?;
         let accepted = if self.codec == StoreCodec::CacheGen { Exactness::Lossy } else { Exactness::Exact };
         let Some(found) = self.library.find(identity, tokens, accepted) else { return Ok(0) };
@@ -247,8 +261,19 @@ impl Thread {
         }
         let started = Instant::now();
         let Some(checkpoint) = block_on(self.library.load(&found, now_ms())) else { return Ok(0) };
-        let (tokens, pages) = self.facts.unpack(namespace, checkpoint)?;
-        let restored = block_on(self.transfers.import(namespace, tokens, pages))?;
+        let unpacked = self.facts.unpack(namespace, checkpoint);
+        if unpacked.is_err() {
+            // It would fail for every later prompt too.
+            block_on(self.library.forget(found.id))?;
+        }
+        let (tokens, pages) = unpacked?;
+        let import = self.transfers.import(namespace, tokens, pages);
+        let left = std::pin::pin!(answer.closed());
+        let restored = match block_on(select(import, left)) {
+            Either::Left((restored, _)) => restored?,
+            // Whoever asked has left, and the dropped import ends.
+            Either::Right(_) => return Ok(0),
+        };
         tracing::debug!(restored, ms = started.elapsed().as_millis() as u64, "a session was restored");
         Ok(restored)
     }

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use laneway_session::{Cancel, Export, Exported, Import, Kept, Session, TransferError};
 use tokio::sync::oneshot;
 
-use super::{Message, Worker};
+use super::{HealthState, Message, Worker};
 
 /// A question or order about kept sequences, for the worker's thread.
 pub(super) enum Order {
@@ -35,6 +35,9 @@ pub trait Transfers: Send + Sync {
 
     /// The sequences in the prefix cache, those that were used last first.
     fn sessions(&self) -> BoxFuture<'_, Vec<Session>>;
+
+    /// Whether a model is being loaded.
+    fn is_loading(&self) -> bool;
 
     /// Tells of what turns and reads leave behind; must not block.
     fn on_kept(&self, kept: Box<dyn FnMut(Kept) + Send>);
@@ -87,6 +90,10 @@ impl<K: PartialEq + Clone + Send + Sync + 'static> Transfers for Worker<K> {
         let (sender, receiver) = oneshot::channel();
         self.send(Message::Order(Order::Sessions(sender)));
         Box::pin(async { receiver.await.unwrap_or_default() })
+    }
+
+    fn is_loading(&self) -> bool {
+        self.health().state == HealthState::Loading
     }
 
     fn on_kept(&self, kept: Box<dyn FnMut(Kept) + Send>) {

@@ -3,7 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
-use laneway_api::{ApiOptions, Health, ServeOptions, TurnService, Worker, WorkerService};
+use laneway_api::{
+    ApiOptions, CheckpointOptions, Health, KvLayout, ModelScope, ServeOptions, Sessions, StoreCodec, TurnService,
+    Worker, WorkerService,
+};
+use laneway_checkpoint::{ByteStore, ElementType};
 use laneway_decisions::{Reader, ReaderOptions, Readout};
 use laneway_session::fake::{FakeEngine, Faults, VOCABULARY};
 use laneway_session::{
@@ -62,6 +66,14 @@ impl Engine for GatedEngine {
         self.gate.pass();
         self.inner.collect().await
     }
+
+    async fn read_page(&mut self, page: u32, positions: usize) -> Result<Vec<u8>, EngineError> {
+        self.inner.read_page(page, positions).await
+    }
+
+    fn write_page(&mut self, page: u32, positions: usize, content: &[u8]) -> Result<(), EngineError> {
+        self.inner.write_page(page, positions, content)
+    }
 }
 
 /// What is served, and how.
@@ -75,6 +87,10 @@ pub struct Setup {
     pub options: ApiOptions,
     pub serving: ServeOptions,
     pub reading: ReaderOptions,
+    /// Where sessions are stored; they can be moved whether they are stored or not.
+    pub store: Option<(Arc<dyn ByteStore>, StoreCodec)>,
+    /// Stands for the content of the model's files.
+    pub positions: String,
 }
 
 impl Setup {
@@ -89,6 +105,8 @@ impl Setup {
             options: ApiOptions::default(),
             serving: ServeOptions::default(),
             reading: ReaderOptions::default(),
+            store: None,
+            positions: "as usual".to_owned(),
         }
     }
 
@@ -101,13 +119,32 @@ impl Setup {
         })
         .expect("the thread starts");
         let request = Request { settings: (), idle_timeout_ms: None };
+        let sessions = Arc::new(self.sessions(&worker));
         let inner = WorkerService::new(worker, request, self.stuck_after_ms);
-        let service = Arc::new(Watched { inner, wakes: AtomicUsize::new(0) });
+        let service = Arc::new(Watched { inner, wakes: AtomicUsize::new(0), sessions: sessions.clone() });
         let mut model = model_with(service.clone(), tokenizer);
         model.info.context_length = limits.context_length;
         model.denoising = limits.canvas.map(|canvas| canvas.denoising);
+        model.sessions = Some(sessions);
         model.reader = self.reader(&model.tokenizer, self.reading.clone()).map(Arc::new);
         Server::over(model, service, self.options.clone(), self.serving.clone()).await
+    }
+
+    fn sessions(&self, worker: &Worker<()>) -> Sessions {
+        // The engine without weights has eight bytes a position.
+        let layout = KvLayout {
+            element: ElementType::F32,
+            layers: 1,
+            widths: vec![1],
+            page_positions: self.limits.page_positions,
+        };
+        let scope = ModelScope { files: Vec::new(), positions: self.positions.clone() };
+        let options = self.store.clone().map(|(store, codec)| CheckpointOptions {
+            store,
+            limits: laneway_checkpoint::Config::default(),
+            codec,
+        });
+        Sessions::new(Arc::new(worker.clone()), layout, scope, options).expect("the store is readable")
     }
 
     /// What turns requests for decisions into reads of this engine.
@@ -122,6 +159,7 @@ impl Setup {
 pub struct Watched {
     inner: WorkerService<()>,
     pub wakes: AtomicUsize,
+    pub sessions: Arc<Sessions>,
 }
 
 impl TurnService for Watched {

@@ -80,6 +80,7 @@ pub fn model_with(service: Arc<dyn TurnService>, tokenizer: Tokenizer) -> TextMo
         denoising: None,
         reader: Err("it only plays a script".into()),
         service,
+        sessions: None,
     }
 }
 
