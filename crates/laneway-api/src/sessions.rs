@@ -24,6 +24,9 @@ const SCHEMA: u32 = 1;
 /// A prompt waits no longer than this for what is stored of it.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A store that is busy for longer is not waited for.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How soon a model that is being loaded is looked at again.
 const LOAD_POLL: Duration = Duration::from_millis(50);
 
@@ -130,10 +133,17 @@ impl Sessions {
             while self.transfers.is_loading() {
                 tokio::time::sleep(LOAD_POLL).await;
             }
+            let (taken, begun) = oneshot::channel();
             let (answer, restored) = oneshot::channel();
-            keeper.send(Order::Restore { namespace, tokens: tokens.to_vec(), answer }).await;
-            // A thread that has ended restores nothing.
-            _ = restored.await;
+            let tokens = tokens.to_vec();
+            let hand_over = async {
+                keeper.send(Order::Restore { namespace, tokens, taken, answer }).await;
+                begun.await
+            };
+            // A thread that has ended restores nothing, nor does one that waits for a slow disk.
+            if let Ok(Ok(())) = tokio::time::timeout(HAND_OVER_TIMEOUT, hand_over).await {
+                _ = restored.await;
+            }
         };
         if tokio::time::timeout(RESTORE_TIMEOUT, restored).await.is_err() {
             tracing::warn!("a stored session was not restored in time");

@@ -5,12 +5,12 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::{Gate, Reply, Server, Setup, Watched, post, settled, wait_until};
 use laneway_api::{ApiOptions, Health, StoreCodec, TurnService};
-use laneway_checkpoint::{ByteStore, Checkpoint, MemoryStore};
+use laneway_checkpoint::{ByteStore, Checkpoint, Entry, MemoryStore, StoreFuture};
 use laneway_session::EngineLimits;
 use laneway_session::fake::{VOCABULARY, continuation};
 use laneway_text::{Tokenizer, TokenizerSource};
@@ -341,6 +341,64 @@ async fn a_client_that_leaves_before_its_restore_leaves_nothing_behind() {
     drop(short);
     // The next one gets it.
     assert_eq!(answer(&server, &prompt, 8).await, (expected(&prompt, 8), 512));
+}
+
+/// A store whose writes wait until they may go on.
+#[derive(Default)]
+struct Stuck {
+    inner: MemoryStore,
+    is_open: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Stuck {
+    fn open(is_open: &(Mutex<bool>, Condvar)) {
+        *is_open.0.lock().unwrap() = true;
+        is_open.1.notify_all();
+    }
+}
+
+impl ByteStore for Stuck {
+    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Vec<u8>>> {
+        self.inner.get(key)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, parts: &'a [&'a [u8]]) -> StoreFuture<'a, ()> {
+        drop(self.is_open.1.wait_while(self.is_open.0.lock().unwrap(), |is_open| !*is_open).unwrap());
+        self.inner.put(key, parts)
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, ()> {
+        self.inner.delete(key)
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> StoreFuture<'a, Vec<Entry>> {
+        self.inner.list(folder)
+    }
+}
+
+/// C23, L108: a disk that hangs delays no answer by more than a moment, and what cannot be noted is counted.
+#[tokio::test]
+async fn a_stuck_store_holds_nobody_up_and_notes_are_dropped() {
+    let store = Stuck::default();
+    let is_open = store.is_open.clone();
+    let server = start(&setup(Some(Arc::new(store)))).await;
+    // A prompt of this length is not looked up, but is worth storing with its answer.
+    for salt in 0..80 {
+        let prompt: Vec<u32> = (0..512).map(|at| (at * 7 + salt * 13 + at * salt) % 60 + 1).collect();
+        assert_eq!(answer(&server, &prompt, 4).await.0, expected(&prompt, 4));
+    }
+    assert!(metric(&server, "laneway_checkpoint_dropped_total").await > 0);
+    // One that is looked up goes on without.
+    let long = prompt(700);
+    assert_eq!(answer(&server, &long, 4).await.0, expected(&long, 4));
+    Stuck::open(&is_open);
+    for _ in 0..500 {
+        if metric(&server, "laneway_checkpoint_saves_total").await > 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nothing is stored after the store has recovered");
 }
 
 /// Two that begin alike are restored once.

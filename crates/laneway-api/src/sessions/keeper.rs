@@ -27,6 +27,8 @@ pub(super) enum Order {
     Restore {
         namespace: u64,
         tokens: Vec<u32>,
+        /// Told that it is no longer waiting.
+        taken: oneshot::Sender<()>,
         answer: oneshot::Sender<usize>,
     },
     Save {
@@ -156,8 +158,8 @@ impl Thread {
                     tracing::debug!(%error, "a session was not stored");
                 }
             }
-            Order::Restore { namespace, tokens, answer } => {
-                let mut answer = answer;
+            Order::Restore { namespace, tokens, taken, mut answer } => {
+                _ = taken.send(());
                 let restored = if answer.is_closed() { Ok(0) } else { self.restore(namespace, &tokens, &mut answer) };
                 if let Err(error) = &restored {
                     tracing::debug!(%error, "a stored session was not restored");
