@@ -82,6 +82,7 @@ pub struct CpuStep<'a> {
     soft: &'a mut SoftStore,
     ropes: Vec<Arc<RopeTable>>,
     observer: Option<Observer<'a>>,
+    boundary: &'a [f32],
     head_multiply_adds: u64,
 }
 
@@ -101,7 +102,30 @@ impl<'a> CpuStep<'a> {
     ) -> Result<Self, ModelError> {
         check::step(step, kv, soft)?;
         let tokens = check::tokens(step, sampled)?;
-        Ok(Self { space, step: *step, tokens, kv, soft, ropes: Vec::new(), observer: None, head_multiply_adds: 0 })
+        Ok(Self {
+            space,
+            step: *step,
+            tokens,
+            kv,
+            soft,
+            ropes: Vec::new(),
+            observer: None,
+            boundary: &[],
+            head_multiply_adds: 0,
+        })
+    }
+
+    /// Goes on with activations `[T, D]` that another stage left.
+    ///
+    /// # Errors
+    /// When they are not those of as many rows.
+    pub fn after(mut self, activations: &'a [f32]) -> Result<Self, ModelError> {
+        if activations.is_empty() || !activations.len().is_multiple_of(self.tokens.len().max(1)) {
+            let rows = self.tokens.len();
+            return Err(ModelError::Device(format!("{} activations are not those of {rows} rows", activations.len())));
+        }
+        self.boundary = activations;
+        Ok(self)
     }
 
     /// Multiply-adds that [`Ops::head`], [`Ops::label_logits`] and [`Ops::draft`] have done, padding not counted.
@@ -159,6 +183,13 @@ impl Ops for CpuStep<'_> {
                 out.iter_mut().for_each(|x| *x *= scale);
             }
         });
+        out
+    }
+
+    fn boundary(&mut self, cols: usize) -> Act {
+        let mut out = Act::zeros(self.tokens.len(), cols);
+        let given = self.boundary.len().min(out.data.len());
+        out.data[..given].copy_from_slice(&self.boundary[..given]);
         out
     }
 

@@ -7,6 +7,7 @@ use laneway_model::sample::{IN_PROMPT, SamplerParams, sample};
 use laneway_model::{DRAFT_COLUMNS, Drafted, ModelError, Network, PAGE_POSITIONS, Pass, Step};
 use laneway_session::{EngineError, EngineLimits, Sampled, Sampling, StepOutcome, StepPlan};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Rows of one prefill chunk: enough to share weight loads, short enough that a cancel is seen soon.
 const MAX_ROWS: usize = 64;
@@ -30,6 +31,8 @@ struct Computed {
     logits: Vec<f32>,
     labels: Vec<f32>,
     drafts: Vec<f32>,
+    /// What the next stage goes on with.
+    boundary: Vec<f32>,
 }
 
 #[derive(Clone)]
@@ -41,14 +44,19 @@ struct Lane {
 }
 
 impl CpuEngine {
-    pub fn open(weights: &Weights, threads: usize, sizes: Sizes) -> Result<(Self, EngineLimits), OpenError> {
+    pub fn open(
+        weights: &Weights,
+        threads: usize,
+        sizes: Sizes,
+        layers: Range<usize>,
+    ) -> Result<(Self, EngineLimits), OpenError> {
         let Sizes { lanes, context_length, pages } = sizes;
-        let need = Need::of(weights, sizes);
+        let need = Need::of(weights, sizes, &layers);
         // Pages take memory only once they are written, so one full sequence must fit, not all.
-        let sequence_bytes = need.sequence_bytes(weights.config());
+        let sequence_bytes = need.sequence_bytes(weights.config(), &layers);
         need.check("cpu", need.weight_bytes.saturating_add(sequence_bytes), available_bytes())?;
         let mut space = CpuSpace::new(threads);
-        let network = Network::load(weights, &mut space)?;
+        let network = Network::load_stage(weights, &mut space, layers)?;
         let kv = KvCache::new(&network.kv_shapes(), pages);
         let lane = Lane { params: SamplerParams::GREEDY, counts: Vec::new(), sampled: 0 };
         let canvas = inputs::canvas_limits(weights);
@@ -100,12 +108,33 @@ impl CpuEngine {
         self.lanes[lane] = Lane { params, counts, sampled: 0 };
     }
 
-    pub fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
+    /// Runs a step of a stage that another goes on with: what it leaves, `[T, D]`.
+    pub fn advance(&mut self, plan: &StepPlan, before: &[f32]) -> Result<Vec<f32>, EngineError> {
         for copy in &plan.copies {
             self.kv.copy(copy.from, copy.to);
         }
         let inputs = Inputs::of(plan);
-        let computed = self.run(inputs.pass, &inputs.step(plan))?;
+        let step = Step { logits: &[], labels: &[], drafts: &[], ..inputs.step(plan) };
+        Ok(self.run_after(inputs.pass, &step, before)?.boundary)
+    }
+
+    /// Logits of the rows that want samples, `[R, V]`, after another stage.
+    pub fn logits_after(&mut self, plan: &StepPlan, before: &[f32]) -> Result<Vec<f32>, EngineError> {
+        let inputs = Inputs::of(plan);
+        Ok(self.run_after(inputs.pass, &inputs.step(plan), before)?.logits)
+    }
+
+    pub fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
+        self.submit_after(plan, &[])
+    }
+
+    /// The same after another stage, which left these activations.
+    pub fn submit_after(&mut self, plan: &StepPlan, before: &[f32]) -> Result<(), EngineError> {
+        for copy in &plan.copies {
+            self.kv.copy(copy.from, copy.to);
+        }
+        let inputs = Inputs::of(plan);
+        let computed = self.run_after(inputs.pass, &inputs.step(plan), before)?;
         let mut outcome = StepOutcome {
             labels: inputs::by_row(&inputs::label_counts(plan), &computed.labels),
             ..StepOutcome::default()
@@ -177,13 +206,24 @@ impl CpuEngine {
     }
 
     fn run(&mut self, pass: Pass, step: &Step<'_>) -> Result<Computed, EngineError> {
+        self.run_after(pass, step, &[])
+    }
+
+    fn run_after(&mut self, pass: Pass, step: &Step<'_>, before: &[f32]) -> Result<Computed, EngineError> {
         let sampled: Vec<u32> = self.lanes.iter().map(|lane| lane.sampled).collect();
         let failed = |e: ModelError| EngineError::Step(e.to_string());
         let (space, network) = (&self.space, &self.network);
         let mut ops = CpuStep::new(space, step, &mut self.kv, &mut self.soft, &sampled).map_err(failed)?;
+        if !network.is_first() {
+            ops = ops.after(before).map_err(failed)?;
+        }
         let computed = space.run(|| {
             let hidden = network.forward(pass, &mut ops);
             let mut computed = Computed::default();
+            if !network.is_last() {
+                computed.boundary = hidden.into_data();
+                return computed;
+            }
             if !step.logits.is_empty() {
                 computed.logits = network.logits(&hidden, &mut ops).into_data();
             }

@@ -10,6 +10,16 @@ pub enum OpenError {
     /// No usable graphics device.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    /// The stages are not all layers once, in order.
+    #[error(
+        "stages cannot begin with layers {firsts:?} of {layers}: the first begins with 0, each later one after that"
+    )]
+    Stages {
+        /// First layers of the stages.
+        firsts: Vec<usize>,
+        /// Layers of the model.
+        layers: usize,
+    },
     /// Model and pages are larger than the memory there is.
     #[error(
         "model needs {needed_bytes} bytes on {device} ({weight_bytes} for weights, {kv_bytes} for {lanes} lanes of \

@@ -5,6 +5,7 @@ use laneway_files::Weights;
 use laneway_kernels::{AdapterClass, Gpu, GpuError, GpuSpace, PlanCost, Runner, StateShape, Totals};
 use laneway_model::{ModelError, Network, PAGE_POSITIONS, Pass, Step};
 use laneway_session::{EngineError, EngineLimits, Sampled, Sampling, StepOutcome, StepPlan};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The model on a graphics device; the next step may be submitted before the last one's tokens are read.
@@ -26,16 +27,21 @@ struct Submitted {
 }
 
 impl GpuEngine {
-    pub fn open(weights: &Weights, gpu: Gpu, sizes: Sizes) -> Result<(Self, EngineLimits), OpenError> {
+    pub fn open(
+        weights: &Weights,
+        gpu: Gpu,
+        sizes: Sizes,
+        layers: Range<usize>,
+    ) -> Result<(Self, EngineLimits), OpenError> {
         let Sizes { lanes, context_length, pages } = sizes;
-        let need = Need::of(weights, sizes);
+        let need = Need::of(weights, sizes, &layers);
         let software = gpu.summary().class == AdapterClass::Software;
         // Drivers do not say how much memory they have, but a software adapter has the system's.
         let available = if software { available_bytes() } else { None };
         need.check(&gpu.summary().name, need.weight_bytes + need.kv_bytes, available)?;
-        check_bindings(weights, &gpu, pages)?;
+        check_bindings(weights, &gpu, pages, &layers)?;
         let mut space = GpuSpace::new(&gpu);
-        let network = Arc::new(Network::load(weights, &mut space)?);
+        let network = Arc::new(Network::load_stage(weights, &mut space, layers.clone())?);
         // A dispatch must end well before a driver's watchdog; a software adapter needs seconds for what a GPU does in
         // milliseconds.
         let usual = if software { 32 } else { 512 }.max(lanes);
@@ -92,10 +98,44 @@ impl GpuEngine {
         self.runner.begin_lane(lane, sampler_params(sampling), prompt);
     }
 
+    /// Runs a step of a stage that another goes on with: what it leaves, `[T, D]`.
+    pub async fn advance(&mut self, plan: &StepPlan, before: &[f32]) -> Result<Vec<f32>, EngineError> {
+        let inputs = Inputs::of(plan);
+        self.copy_pages(plan)?;
+        self.go_on(plan, before)?;
+        let step = Step { logits: &[], labels: &[], drafts: &[], ..inputs.step(plan) };
+        self.runner.boundary(&step, inputs.pass).await.map_err(lost)
+    }
+
+    /// Logits of the rows that want samples, `[R, V]`, after another stage.
+    pub async fn logits_after(&mut self, plan: &StepPlan, before: &[f32]) -> Result<Vec<f32>, EngineError> {
+        self.go_on(plan, before)?;
+        let inputs = Inputs::of(plan);
+        self.runner.logits(&inputs.step(plan), inputs.pass).await.map_err(lost)
+    }
+
+    /// Enqueues a step after another stage, which left these activations.
+    pub fn submit_after(&mut self, plan: &StepPlan, before: &[f32]) -> Result<(), EngineError> {
+        self.go_on(plan, before)?;
+        self.submit(plan)
+    }
+
+    fn go_on(&mut self, plan: &StepPlan, before: &[f32]) -> Result<(), EngineError> {
+        let rows = plan.rows.len();
+        if self.runner.network().is_first() || self.runner.set_boundary(rows, before) {
+            return Ok(());
+        }
+        Err(EngineError::Step(format!("{} activations are not those of {rows} rows", before.len())))
+    }
+
+    fn copy_pages(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
+        let copies: Vec<(u32, u32)> = plan.copies.iter().map(|copy| (copy.from, copy.to)).collect();
+        self.runner.copy_pages(&copies).map_err(lost)
+    }
+
     pub fn submit(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
         let inputs = Inputs::of(plan);
-        let copies: Vec<(u32, u32)> = plan.copies.iter().map(|copy| (copy.from, copy.to)).collect();
-        self.runner.copy_pages(&copies).map_err(lost)?;
+        self.copy_pages(plan)?;
         let step = inputs.step(plan);
         let mut results = 0;
         if !plan.labels.is_empty() && !plan.drafts.is_empty() {
@@ -188,14 +228,14 @@ fn lost(error: GpuError) -> EngineError {
 }
 
 /// One layer's keys must fit one binding.
-fn check_bindings(weights: &Weights, gpu: &Gpu, pages: usize) -> Result<(), OpenError> {
+fn check_bindings(weights: &Weights, gpu: &Gpu, pages: usize, layers: &Range<usize>) -> Result<(), OpenError> {
     let limit = gpu.summary().max_binding_bytes;
-    let widest = weights.config().layers.iter().map(|l| l.kv_heads * l.head_dim).max().unwrap_or(0);
+    let widest = weights.config().layers[layers.clone()].iter().map(|l| l.kv_heads * l.head_dim).max().unwrap_or(0);
     let needed = 4 * (pages * PAGE_POSITIONS * widest) as u64;
     if needed <= limit {
         return Ok(());
     }
-    let per_position = kv_bytes_per_position(weights.config());
+    let per_position = kv_bytes_per_position(weights.config(), layers);
     let what = format!("one layer's keys for {} positions ({per_position} bytes each in all)", pages * PAGE_POSITIONS);
     Err(ModelError::OutOfMemory { what, needed_bytes: needed, available_bytes: limit }.into())
 }

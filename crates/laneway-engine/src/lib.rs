@@ -5,17 +5,22 @@
 mod cpu;
 mod device;
 mod error;
+mod frame;
 mod gpu;
 mod inputs;
 mod memory;
+mod staged;
 
 use laneway_files::Weights;
 use laneway_session::{EngineError, EngineLimits, Sampling, StepOutcome, StepPlan};
 
 pub use device::{DeviceChoice, DeviceSummary, devices};
 pub use error::OpenError;
+pub use frame::{Frame, FrameError};
 pub use inputs::{canvas_limits, soft_embedding};
 pub use laneway_kernels::{AdapterClass, PlanCost, Totals};
+pub use laneway_model::cuts;
+pub use staged::StageSettings;
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +35,20 @@ pub struct EngineSettings {
     pub pool_positions: Option<usize>,
     /// Threads of the cpu device; all cores if not given.
     pub threads: Option<usize>,
+    /// Stages that the layers are split into, in order; none for the whole model on `device`.
+    pub stages: Vec<StageSettings>,
 }
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { device: DeviceChoice::Auto, lanes: 4, context_length: None, pool_positions: None, threads: None }
+        Self {
+            device: DeviceChoice::Auto,
+            lanes: 4,
+            context_length: None,
+            pool_positions: None,
+            threads: None,
+            stages: Vec::new(),
+        }
     }
 }
 
@@ -47,6 +61,7 @@ pub struct ModelEngine {
     limits: EngineLimits,
     summary: DeviceSummary,
     weight_bytes: u64,
+    vocab: usize,
 }
 
 /// How much an engine holds.
@@ -60,6 +75,7 @@ pub(crate) struct Sizes {
 enum Body {
     Cpu(Box<cpu::CpuEngine>),
     Gpu(Box<gpu::GpuEngine>),
+    Staged(Box<staged::StagedEngine>),
 }
 
 impl ModelEngine {
@@ -72,22 +88,30 @@ impl ModelEngine {
         let config = weights.config();
         let context_length = settings.context_length.unwrap_or(DEFAULT_CONTEXT).min(config.context_length).max(1);
         let context_length = inputs::context_for(canvas_limits(weights).as_ref(), context_length);
+        let vocab = config.vocab_size;
         let lanes = settings.lanes.max(1);
         let pool = settings.pool_positions.unwrap_or(lanes.saturating_mul(context_length)).max(context_length);
         let sizes = Sizes { lanes, context_length, pages: pool.div_ceil(laneway_model::PAGE_POSITIONS) };
+        let threads = settings.threads.unwrap_or_else(device::cores);
+        if !settings.stages.is_empty() {
+            let opened = staged::StagedEngine::open(weights, &settings.stages, threads, sizes).await?;
+            let (engine, limits, summary) = opened;
+            let weight_bytes = engine.weight_bytes();
+            return Ok(Self { body: Body::Staged(Box::new(engine)), limits, summary, weight_bytes, vocab });
+        }
+        let layers = 0..config.layers.len();
         match device::resolve(&settings.device).await? {
             device::Resolved::Cpu => {
-                let threads = settings.threads.unwrap_or_else(device::cores);
-                let (engine, limits) = cpu::CpuEngine::open(weights, threads, sizes)?;
+                let (engine, limits) = cpu::CpuEngine::open(weights, threads, sizes, layers)?;
                 let weight_bytes = engine.weight_bytes();
                 let summary = DeviceSummary::cpu(threads);
-                Ok(Self { body: Body::Cpu(Box::new(engine)), limits, summary, weight_bytes })
+                Ok(Self { body: Body::Cpu(Box::new(engine)), limits, summary, weight_bytes, vocab })
             }
             device::Resolved::Gpu(gpu) => {
                 let summary = DeviceSummary::gpu(gpu.summary());
-                let (engine, limits) = gpu::GpuEngine::open(weights, gpu, sizes)?;
+                let (engine, limits) = gpu::GpuEngine::open(weights, gpu, sizes, layers)?;
                 let weight_bytes = engine.weight_bytes();
-                Ok(Self { body: Body::Gpu(Box::new(engine)), limits, summary, weight_bytes })
+                Ok(Self { body: Body::Gpu(Box::new(engine)), limits, summary, weight_bytes, vocab })
             }
         }
     }
@@ -110,6 +134,14 @@ impl ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.prefill_logits(ids),
             Body::Gpu(engine) => engine.prefill_logits(ids).await,
+            Body::Staged(engine) => {
+                check_ids(ids, self.vocab, self.limits.context_length)?;
+                let mut all = Vec::new();
+                for plan in fresh_plans(ids, self.limits.max_rows.min(16), self.limits.lanes) {
+                    all.extend(engine.logits(&plan).await?);
+                }
+                Ok(all)
+            }
         }
     }
 
@@ -127,13 +159,14 @@ impl ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.canvas_logits(prompt, canvas, soft),
             Body::Gpu(engine) => engine.canvas_logits(prompt, canvas, soft).await,
+            Body::Staged(_) => Err(EngineError::Step("models in stages have no canvas".to_owned())),
         }
     }
 
     /// Launches, submissions and bytes read back so far; none on the cpu.
     pub fn totals(&self) -> Option<Totals> {
         match &self.body {
-            Body::Cpu(_) => None,
+            Body::Cpu(_) | Body::Staged(_) => None,
             Body::Gpu(engine) => Some(engine.totals()),
         }
     }
@@ -143,13 +176,14 @@ impl ModelEngine {
         match &self.body {
             Body::Cpu(engine) => engine.head_multiply_adds(),
             Body::Gpu(engine) => engine.totals().head_multiply_adds,
+            Body::Staged(_) => 0,
         }
     }
 
     /// What one decode step of one lane costs on the device; nothing on the cpu.
     pub fn decode_cost(&mut self) -> Option<PlanCost> {
         match &mut self.body {
-            Body::Cpu(_) => None,
+            Body::Cpu(_) | Body::Staged(_) => None,
             Body::Gpu(engine) => Some(engine.cost(1, 1)),
         }
     }
@@ -160,15 +194,17 @@ impl ModelEngine {
     /// When the device was lost.
     pub async fn copy_on_device(&self, bytes: u64, times: usize) -> Result<bool, EngineError> {
         match &self.body {
-            Body::Cpu(_) => Ok(false),
+            Body::Cpu(_) | Body::Staged(_) => Ok(false),
             Body::Gpu(engine) => engine.copy(bytes, times).await.map(|()| true),
         }
     }
 
     /// Loses the device on purpose: for tests of recovery.
     pub fn lose_device(&self) {
-        if let Body::Gpu(engine) = &self.body {
-            engine.lose_device();
+        match &self.body {
+            Body::Cpu(_) => {}
+            Body::Gpu(engine) => engine.lose_device(),
+            Body::Staged(engine) => engine.lose_device(),
         }
     }
 }
@@ -182,6 +218,7 @@ impl laneway_session::Engine for ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.begin(lane, sampling, prompt),
             Body::Gpu(engine) => engine.begin(lane, sampling, prompt),
+            Body::Staged(engine) => engine.begin(lane, sampling, prompt),
         }
         Ok(())
     }
@@ -190,6 +227,10 @@ impl laneway_session::Engine for ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.submit(plan),
             Body::Gpu(engine) => engine.submit(plan),
+            Body::Staged(engine) => {
+                engine.submit(plan);
+                Ok(())
+            }
         }
     }
 
@@ -197,6 +238,7 @@ impl laneway_session::Engine for ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.collect(),
             Body::Gpu(engine) => engine.collect().await,
+            Body::Staged(engine) => engine.collect().await,
         }
     }
 
@@ -204,6 +246,7 @@ impl laneway_session::Engine for ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.read_page(page, positions),
             Body::Gpu(engine) => engine.read_page(page, positions).await,
+            Body::Staged(engine) => engine.read_page(page, positions).await,
         }
     }
 
@@ -211,6 +254,7 @@ impl laneway_session::Engine for ModelEngine {
         match &mut self.body {
             Body::Cpu(engine) => engine.write_page(page, positions, content),
             Body::Gpu(engine) => engine.write_page(page, positions, content),
+            Body::Staged(engine) => engine.write_page(page, positions, content),
         }
     }
 }
@@ -251,6 +295,27 @@ fn fresh_chunks(ids: &[u32], chunk: usize) -> (Vec<Vec<laneway_model::Row>>, Vec
     let all: Vec<_> = ids.iter().enumerate().map(row).collect();
     let pages = ids.len().div_ceil(laneway_model::PAGE_POSITIONS) as u32;
     (all.chunks(chunk).map(<[_]>::to_vec).collect(), vec![(0..pages).collect()])
+}
+
+/// The same as plans of the scheduler, with the logits of every row wanted.
+fn fresh_plans(ids: &[u32], chunk: usize, lanes: usize) -> Vec<StepPlan> {
+    let pages = ids.len().div_ceil(laneway_model::PAGE_POSITIONS) as u32;
+    let mut tables = vec![Vec::new(); lanes];
+    tables[0] = (0..pages).collect();
+    let row = |(position, &token): (usize, &u32)| laneway_session::Row {
+        token: laneway_session::Token::Known(token),
+        position: position as u32,
+        lane: 0,
+        block: None,
+    };
+    let all: Vec<_> = ids.iter().enumerate().map(row).collect();
+    let plan = |rows: &[laneway_session::Row]| StepPlan {
+        rows: rows.to_vec(),
+        tables: tables.clone(),
+        samples: (0..rows.len() as u32).collect(),
+        ..StepPlan::default()
+    };
+    all.chunks(chunk.max(1)).map(plan).collect()
 }
 
 fn check_ids(ids: &[u32], vocab: usize, context_length: usize) -> Result<(), EngineError> {

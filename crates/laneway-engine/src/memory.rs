@@ -1,6 +1,7 @@
 use crate::{OpenError, Sizes};
 use laneway_files::{ModelConfig, Weights};
 use laneway_model::PAGE_POSITIONS;
+use std::ops::Range;
 
 /// What a model is about to need, checked against what there is before anything is allocated.
 pub(crate) struct Need {
@@ -11,16 +12,27 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    pub fn of(weights: &Weights, sizes: Sizes) -> Self {
+    /// What some consecutive layers need, with all that is not in a layer.
+    pub fn of(weights: &Weights, sizes: Sizes, layers: &Range<usize>) -> Self {
         let Sizes { lanes, context_length, pages } = sizes;
         let positions = (pages as u64).saturating_mul(PAGE_POSITIONS as u64);
-        let kv_bytes = positions.saturating_mul(kv_bytes_per_position(weights.config()));
-        Self { lanes, context_length, weight_bytes: weights.total_bytes(), kv_bytes }
+        let kv_bytes = positions.saturating_mul(kv_bytes_per_position(weights.config(), layers));
+        let elsewhere = |name: &str| {
+            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+            layer.is_some_and(|layer| !layers.contains(&layer))
+        };
+        let others: u64 = weights
+            .tensors()
+            .iter()
+            .filter(|tensor| elsewhere(&tensor.name))
+            .map(|tensor| tensor.byte_len() as u64)
+            .sum();
+        Self { lanes, context_length, weight_bytes: weights.total_bytes().saturating_sub(others), kv_bytes }
     }
 
     /// KV bytes of one sequence of full length.
-    pub fn sequence_bytes(&self, config: &ModelConfig) -> u64 {
-        kv_bytes_per_position(config).saturating_mul(self.context_length as u64)
+    pub fn sequence_bytes(&self, config: &ModelConfig, layers: &Range<usize>) -> u64 {
+        kv_bytes_per_position(config, layers).saturating_mul(self.context_length as u64)
     }
 
     pub fn check(&self, device: &str, reserved_bytes: u64, available_bytes: Option<u64>) -> Result<(), OpenError> {
@@ -40,9 +52,9 @@ impl Need {
     }
 }
 
-/// Bytes one position takes over all layers, in f32.
-pub(crate) fn kv_bytes_per_position(config: &ModelConfig) -> u64 {
-    let owners = config.layers.iter().enumerate().filter(|(i, layer)| layer.kv_layer == *i);
+/// Bytes one position takes over these layers, in f32.
+pub(crate) fn kv_bytes_per_position(config: &ModelConfig, layers: &Range<usize>) -> u64 {
+    let owners = config.layers.iter().enumerate().filter(|(i, layer)| layer.kv_layer == *i && layers.contains(i));
     owners.map(|(_, layer)| 8 * (layer.kv_heads * layer.head_dim) as u64).sum()
 }
 

@@ -255,6 +255,11 @@ impl Ops for Recorder<'_> {
         y
     }
 
+    fn boundary(&mut self, cols: usize) -> GpuAct {
+        let loan = self.state.boundary.clone().expect("the runner of a later stage has one");
+        GpuAct { loan, rows: self.shape.tokens, cols }
+    }
+
     fn norm(&mut self, x: &GpuAct, group: usize, eps: f32, weight: Option<&GpuVector>) -> GpuAct {
         let y = self.act(x.rows, x.cols);
         let mut buffers = vec![&x.loan.buffer];

@@ -140,13 +140,17 @@ const LEAST_TEMPERATURE: f32 = 1e-20;
 impl Runner {
     /// A runner with empty pages.
     pub fn new(gpu: &Gpu, network: Arc<Network<GpuSpace>>, shape: StateShape) -> Result<Self, GpuError> {
-        let state = DeviceState::new(gpu, &network.kv_shapes(), shape);
+        let mut state = DeviceState::new(gpu, &network.kv_shapes(), shape);
+        let scratch = Scratch::new(gpu);
+        if !network.is_first() {
+            state.boundary = Some(scratch.take(shape.max_rows * shape.hidden));
+        }
         gpu.tensors.flush().map_err(|e| GpuError::Lost(e.to_string()))?;
         gpu.check()?;
         Ok(Self {
             gpu: gpu.clone(),
             network,
-            scratch: Scratch::new(gpu),
+            scratch,
             state,
             shape,
             plans: Vec::new(),
@@ -244,6 +248,31 @@ impl Runner {
         let words = read(&oldest.readback, oldest.awaited.words())?;
         self.readbacks.give_back(oldest.readback);
         Ok(oldest.awaited.decode(&words))
+    }
+
+    /// Gives a later stage the activations `[T, D]` of the rows of the step to come; false if that is not their number.
+    pub fn set_boundary(&mut self, rows: usize, activations: &[f32]) -> bool {
+        let Some(boundary) = &self.state.boundary else { return false };
+        let fits = rows <= self.shape.max_rows && activations.len() == rows * self.shape.hidden;
+        if fits {
+            let words: Vec<u32> = activations.iter().map(|value| value.to_bits()).collect();
+            boundary.buffer.write(&self.gpu, 0, &words);
+        }
+        fits
+    }
+
+    /// Runs a step of a stage that another goes on with, and returns what it leaves: `[T, D]`.
+    ///
+    /// # Errors
+    /// When the device was lost.
+    pub async fn boundary(&mut self, step: &Step<'_>, pass: Pass) -> Result<Vec<f32>, GpuError> {
+        self.gpu.check()?;
+        self.write_inputs(step)?;
+        let shape = StepShape { tokens: step.rows.len(), ..StepShape::default() };
+        let index = self.prepare(PlanKey { pass, shape, samples: false });
+        self.run_alone(index);
+        let Some(left) = self.plans[index].1.result.clone() else { return Ok(Vec::new()) };
+        self.read_act(&left).await
     }
 
     /// Runs a step without sampling and returns the soft-capped logits `[R, V]` of the rows that want them.
@@ -390,7 +419,9 @@ impl Runner {
             observed: observes.then(Vec::new),
         };
         let hidden = network.forward(key.pass, &mut recorder);
-        let result = if key.shape.wanted > 0 {
+        let result = if !network.is_last() {
+            Some(hidden)
+        } else if key.shape.wanted > 0 {
             let logits = network.logits(&hidden, &mut recorder);
             let softcap = network.config().final_softcap;
             Some(if key.samples { record_sampling(&mut recorder, &logits, softcap) } else { logits })

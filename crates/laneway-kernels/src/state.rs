@@ -1,8 +1,10 @@
 use crate::buffer::Buffer;
 use crate::device::Gpu;
+use crate::scratch::Loan;
 use crate::weights::GpuVector;
 use laneway_model::{KvShape, PAGE_POSITIONS};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What lives on the device between steps: pages, page tables, sampling state, and the inputs of the step to come.
 pub(crate) struct DeviceState {
@@ -32,6 +34,8 @@ pub(crate) struct DeviceState {
     pub kv: Vec<Option<LayerPages>>,
     /// Pages a lane's table can name.
     pub max_pages: usize,
+    /// `[max_rows, hidden]` that another stage left; none in a network that begins with tokens.
+    pub boundary: Option<Arc<Loan>>,
     joined: HashMap<(u64, u64), Buffer>,
 }
 
@@ -91,6 +95,7 @@ impl DeviceState {
             counts: Buffer::zeros(gpu, shape.lanes * shape.vocab),
             kv: kv.iter().map(|layer| layer.as_ref().map(pages)).collect(),
             max_pages: shape.max_pages,
+            boundary: None,
             joined: HashMap::new(),
         }
     }

@@ -16,6 +16,14 @@ pub enum ModelError {
         /// Bytes the device can give.
         available_bytes: u64,
     },
+    /// The layers cannot be computed apart from the others.
+    #[error("layers {} to {} cannot be a stage: {reason}", layers.start, layers.end)]
+    Stage {
+        /// The layers asked for.
+        layers: std::ops::Range<usize>,
+        /// Why not.
+        reason: String,
+    },
     /// The device refused an allocation or a kernel.
     #[error("device error: {0}")]
     Device(String),

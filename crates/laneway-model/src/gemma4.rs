@@ -1,6 +1,7 @@
 use crate::loader::Loader;
 use crate::{Attention, ExpertShape, ModelError, Ops, Pass, Residual, WeightSpace};
 use laneway_files::{LayerConfig, ModelConfig};
+use std::ops::Range;
 
 /// Gemma 4: Gemma 3's block with unit-normed values, layer scalars, shared keys and values, and, where the file has
 /// them, experts beside the dense MLP and per-layer embeddings.
@@ -8,8 +9,11 @@ use laneway_files::{LayerConfig, ModelConfig};
 /// DiffusionGemma is the same stack with two ways to run it: [`Pass::Encode`] is Gemma 4 itself, [`Pass::Denoise`] adds
 /// a self-conditioning block at the entrance and has layer scalars of its own.
 pub(crate) struct Gemma4<S: WeightSpace> {
+    /// Number of the first layer.
+    first: usize,
     layers: Vec<Layer<S>>,
-    output_norm: S::Vector,
+    /// Absent where another stage goes on.
+    output_norm: Option<S::Vector>,
     per_layer: Option<PerLayerInputs<S>>,
     self_conditioning: Option<SelfConditioning<S>>,
 }
@@ -63,10 +67,10 @@ struct PerLayerGate<S: WeightSpace> {
 }
 
 impl<S: WeightSpace> Gemma4<S> {
-    pub fn load(loader: &mut Loader<'_, S>) -> Result<Self, ModelError> {
+    pub fn load(loader: &mut Loader<'_, S>, span: Range<usize>) -> Result<Self, ModelError> {
         let config = loader.config();
         let (hidden, p, count) = (config.hidden_size, config.per_layer_input, config.layers.len());
-        let layers = (0..count).map(|index| Layer::load(loader, index)).collect::<Result<Vec<_>, _>>()?;
+        let layers = span.clone().map(|index| Layer::load(loader, index)).collect::<Result<Vec<_>, _>>()?;
         loader.model();
         let per_layer = if p > 0 {
             Some(PerLayerInputs {
@@ -79,25 +83,30 @@ impl<S: WeightSpace> Gemma4<S> {
         };
         let is_conditioned = config.diffusion.is_some_and(|diffusion| diffusion.self_conditioning);
         let self_conditioning = if is_conditioned { Some(SelfConditioning::load(loader)?) } else { None };
-        Ok(Self { layers, output_norm: loader.norm("output_norm.weight", hidden)?, per_layer, self_conditioning })
+        let output_norm = if span.end == count { Some(loader.norm("output_norm.weight", hidden)?) } else { None };
+        Ok(Self { first: span.start, layers, output_norm, per_layer, self_conditioning })
     }
 
     pub fn forward<O: Ops<Space = S>>(
         &self,
         config: &ModelConfig,
-        embed: &S::Matrix,
+        embed: Option<&S::Matrix>,
         pass: Pass,
         ops: &mut O,
     ) -> O::Act {
         let (hidden, eps) = (config.hidden_size, config.rms_eps);
         let post = |norm, scale| Residual { post: Some(norm), scale, eps };
-        let mut x = ops.embed(embed, config.embedding_scale);
+        let mut x = match embed {
+            Some(embed) => ops.embed(embed, config.embedding_scale),
+            None => ops.boundary(hidden),
+        };
         if let (Pass::Denoise, Some(conditioning)) = (pass, &self.self_conditioning) {
             x = conditioning.forward(config, x, ops);
         }
         let per_layer = self.per_layer.as_ref().map(|inputs| inputs.forward(config, &x, ops));
         let mut h = ops.norm(&x, hidden, eps, Some(&self.layers[0].attn_norm));
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (at, layer) in self.layers.iter().enumerate() {
+            let index = self.first + at;
             ops.observe(index, &x);
             let qkv = ops.linear(&h, &layer.qkv);
             let a = ops.attention(&qkv, &layer.attention(index, &config.layers[index], config));
@@ -114,7 +123,12 @@ impl<S: WeightSpace> Gemma4<S> {
                 Pass::Encode => layer.encode_scalar,
                 Pass::Denoise => layer.denoise_scalar,
             };
-            let next = self.layers.get(index + 1).map_or(&self.output_norm, |l| &l.attn_norm);
+            let next = self.layers.get(at + 1).map(|l| &l.attn_norm).or(self.output_norm.as_ref());
+            let Some(next) = next else {
+                // Models with per-layer inputs are not split.
+                ops.add(&mut x, &f, post(&layer.post_ffw_norm, scalar));
+                return x;
+            };
             h = match (&layer.per_layer_gate, &per_layer) {
                 (Some(gate), Some(inputs)) => {
                     ops.add(&mut x, &f, post(&layer.post_ffw_norm, 1.0));
@@ -126,7 +140,7 @@ impl<S: WeightSpace> Gemma4<S> {
                 _ => ops.add_norm(&mut x, &f, post(&layer.post_ffw_norm, scalar), next),
             };
         }
-        ops.observe(self.layers.len(), &h);
+        ops.observe(self.first + self.layers.len(), &h);
         h
     }
 }

@@ -17,6 +17,6 @@ pub mod sample;
 mod step;
 
 pub use error::ModelError;
-pub use network::{KvShape, Network};
+pub use network::{KvShape, Network, cuts};
 pub use ops::{Attention, DraftHead, ExpertShape, MatrixOf, NoSpace, Ops, Residual, VectorOf, WeightSpace};
 pub use step::{Block, DRAFT_COLUMNS, Draft, Drafted, Label, PAGE_POSITIONS, Pass, Row, Step};

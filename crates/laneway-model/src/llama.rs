@@ -1,11 +1,15 @@
 use crate::loader::Loader;
 use crate::{Attention, ModelError, Ops, Residual, WeightSpace};
 use laneway_files::{LayerConfig, ModelConfig};
+use std::ops::Range;
 
 /// Llama, SmolLM2 and LLaDA: pre-norm blocks and a silu-gated MLP; Qwen 3 adds head norms of queries and keys.
 pub(crate) struct Llama<S: WeightSpace> {
+    /// Number of the first layer.
+    first: usize,
     layers: Vec<Layer<S>>,
-    output_norm: S::Vector,
+    /// Absent where another stage goes on.
+    output_norm: Option<S::Vector>,
 }
 
 struct Layer<S: WeightSpace> {
@@ -20,10 +24,10 @@ struct Layer<S: WeightSpace> {
 }
 
 impl<S: WeightSpace> Llama<S> {
-    pub fn load(loader: &mut Loader<'_, S>) -> Result<Self, ModelError> {
+    pub fn load(loader: &mut Loader<'_, S>, span: Range<usize>) -> Result<Self, ModelError> {
         let hidden = loader.config().hidden_size;
         let mut layers = Vec::new();
-        for index in 0..loader.config().layers.len() {
+        for index in span.clone() {
             let config = loader.layer(index);
             layers.push(Layer {
                 attn_norm: loader.norm("attn_norm.weight", hidden)?,
@@ -41,15 +45,21 @@ impl<S: WeightSpace> Llama<S> {
                 down: loader.matrix("ffn_down.weight", [hidden, config.ff])?,
             });
         }
+        let is_last = span.end == loader.config().layers.len();
         loader.model();
-        Ok(Self { layers, output_norm: loader.norm("output_norm.weight", hidden)? })
+        let output_norm = if is_last { Some(loader.norm("output_norm.weight", hidden)?) } else { None };
+        Ok(Self { first: span.start, layers, output_norm })
     }
 
-    pub fn forward<O: Ops<Space = S>>(&self, config: &ModelConfig, embed: &S::Matrix, ops: &mut O) -> O::Act {
+    pub fn forward<O: Ops<Space = S>>(&self, config: &ModelConfig, embed: Option<&S::Matrix>, ops: &mut O) -> O::Act {
         let residual = Residual { post: None, scale: 1.0, eps: config.rms_eps };
-        let mut x = ops.embed(embed, config.embedding_scale);
+        let mut x = match embed {
+            Some(embed) => ops.embed(embed, config.embedding_scale),
+            None => ops.boundary(config.hidden_size),
+        };
         let mut h = ops.norm(&x, config.hidden_size, config.rms_eps, Some(&self.layers[0].attn_norm));
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (at, layer) in self.layers.iter().enumerate() {
+            let index = self.first + at;
             ops.observe(index, &x);
             let qkv = ops.linear(&h, &layer.qkv);
             let a = ops.attention(&qkv, &layer.attention(index, &config.layers[index], config));
@@ -57,10 +67,14 @@ impl<S: WeightSpace> Llama<S> {
             h = ops.add_norm(&mut x, &a, residual, &layer.ffn_norm);
             let m = ops.gated_linear(&h, &layer.gate_up, config.gated_activation);
             let m = ops.linear(&m, &layer.down);
-            let next = self.layers.get(index + 1).map_or(&self.output_norm, |l| &l.attn_norm);
+            let next = self.layers.get(at + 1).map(|l| &l.attn_norm).or(self.output_norm.as_ref());
+            let Some(next) = next else {
+                ops.add(&mut x, &m, residual);
+                return x;
+            };
             h = ops.add_norm(&mut x, &m, residual, next);
         }
-        ops.observe(self.layers.len(), &h);
+        ops.observe(self.first + self.layers.len(), &h);
         h
     }
 }

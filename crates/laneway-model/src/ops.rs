@@ -60,6 +60,15 @@ pub trait Ops {
     /// Rows of `table [V, n]` picked by each row's token, times `scale`: `[T, n]`.
     fn embed(&mut self, table: &MatrixOf<Self>, scale: f32) -> Self::Act;
 
+    /// What the stage before this one left of the step's rows: `[T, cols]`. Only asked for by networks that do not begin
+    /// with the first layer, which not every implementation runs.
+    ///
+    /// # Panics
+    /// Where such networks are not run.
+    fn boundary(&mut self, cols: usize) -> Self::Act {
+        unreachable!("rows of {cols} from another stage: these operations run whole networks")
+    }
+
     /// RMS norm over each run of `group` columns: `x / sqrt(mean(x²) + eps) · weight`.
     ///
     /// `weight [group]` is repeated for every run; without one the result has unit scale.

@@ -52,6 +52,11 @@ pub struct ModelArgs {
     #[arg(long, short, env = "LANEWAY_DEVICE")]
     pub device: Option<String>,
 
+    /// Split the model into stages that begin with these layers beside the first, each on a device of --device A,B or
+    /// all on the same [default: not split]
+    #[arg(long, env = "LANEWAY_SPLIT", value_name = "LAYER,…", value_delimiter = ',')]
+    pub split: Option<Vec<usize>>,
+
     /// Tokens that prompt and answer may have together [default: the model's own limit, at most 8192]
     #[arg(long, env = "LANEWAY_CTX", value_name = "TOKENS")]
     pub ctx: Option<usize>,

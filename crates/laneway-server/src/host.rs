@@ -74,6 +74,7 @@ pub fn engine_settings(settings: &ModelSettings, context_length: usize) -> Engin
         context_length: Some(context_length),
         pool_positions: None,
         threads: settings.threads,
+        stages: settings.stages.clone(),
     }
 }
 

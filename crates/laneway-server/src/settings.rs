@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use laneway_api::StoreCodec;
-use laneway_engine::DeviceChoice;
+use laneway_engine::{DeviceChoice, StageSettings};
 use serde::Deserialize;
 
 use crate::args::{ChatArgs, ModelArgs, ReadArgs, ServeArgs};
@@ -36,6 +36,7 @@ impl std::error::Error for Usage {}
 pub struct Config {
     model: Option<String>,
     device: Option<Device>,
+    split: Option<Layers>,
     lanes: Option<usize>,
     ctx: Option<usize>,
     threads: Option<usize>,
@@ -73,6 +74,13 @@ enum Device {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
+enum Layers {
+    One(usize),
+    Many(Vec<usize>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
 enum Origins {
     One(String),
     Many(Vec<String>),
@@ -104,7 +112,10 @@ impl Config {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSettings {
     pub model: String,
+    /// That of the first stage, if there are several.
     pub device: DeviceChoice,
+    /// None for the whole model on one device.
+    pub stages: Vec<StageSettings>,
     /// None for what suits the model.
     pub lanes: Option<usize>,
     pub context_length: Option<usize>,
@@ -162,11 +173,17 @@ impl ModelArgs {
             Device::Name(name) => name.clone(),
         });
         let device = self.device.clone().or(from_file).unwrap_or_default();
-        let Ok(device) = device.parse();
+        let split = self.split.clone().or_else(|| match &config.split {
+            Some(Layers::One(layer)) => Some(vec![*layer]),
+            Some(Layers::Many(layers)) => Some(layers.clone()),
+            None => None,
+        });
+        let (device, stages) = stages(&device, split.unwrap_or_default())?;
         let model = self.model.clone().or_else(|| config.model.clone());
         Ok(ModelSettings {
             model: model.unwrap_or_else(|| catalogue::DEFAULT.to_owned()),
             device,
+            stages,
             lanes: None,
             context_length: within("ctx", self.ctx.or(config.ctx), 1 << 24)?,
             threads: within("threads", self.threads.or(config.threads), 1024)?,
@@ -286,6 +303,32 @@ fn within(name: &str, value: Option<usize>, max: usize) -> Result<Option<usize>>
     }
 }
 
+/// The device of the first stage, and all stages if there is more than one.
+fn stages(devices: &str, split: Vec<usize>) -> Result<(DeviceChoice, Vec<StageSettings>)> {
+    let parsed = |text: &str| {
+        let Ok(device) = text.parse::<DeviceChoice>();
+        device
+    };
+    if split.is_empty() {
+        return Ok((parsed(devices), Vec::new()));
+    }
+    let named: Vec<DeviceChoice> = devices.split(',').map(parsed).collect();
+    let count = split.len() + 1;
+    if named.len() != 1 && named.len() != count {
+        let given = named.len();
+        return Err(Usage(format!("device names {given} devices, expected 1 or one for each of {count} stages")).into());
+    }
+    if split[0] == 0 || !split.is_sorted_by(|a, b| a < b) {
+        return Err(Usage(format!("split is {split:?}, expected layers over 0, each after the one before")).into());
+    }
+    let firsts = std::iter::once(0).chain(split);
+    let stages = firsts.enumerate().map(|(at, first_layer)| {
+        let device = named.get(at).unwrap_or(&named[0]).clone();
+        StageSettings { device, first_layer }
+    });
+    Ok((named[0].clone(), stages.collect()))
+}
+
 fn check_origin(origin: &str) -> Result<()> {
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     let plain = |host: &str| !host.is_empty() && host.chars().all(|c| c.is_ascii_graphic() && c != '/');
@@ -332,6 +375,16 @@ mod tests {
     }
 
     #[test]
+    fn stages_have_a_device_each_or_share_one() {
+        let read = settings(&["--split", "2,5", "--device", "cpu,lavapipe,0"], "").unwrap().model;
+        let firsts: Vec<_> = read.stages.iter().map(|stage| (stage.device.to_string(), stage.first_layer)).collect();
+        assert_eq!(firsts, [("cpu".to_owned(), 0), ("llvmpipe".to_owned(), 2), ("0".to_owned(), 5)]);
+        let read = settings(&[], "split = 4\ndevice = 'cpu'").unwrap().model;
+        assert!(read.stages.len() == 2 && read.stages.iter().all(|stage| stage.device == DeviceChoice::Cpu));
+        assert!(settings(&[], "").unwrap().model.stages.is_empty());
+    }
+
+    #[test]
     fn origins_come_one_by_one_or_separated_by_commas() {
         let read = settings(&["--cors", "https://a.org,http://b:3000", "--cors", "*"], "").unwrap();
         assert_eq!(read.cors_origins, ["https://a.org", "http://b:3000", "*"]);
@@ -353,6 +406,9 @@ mod tests {
         refused(&["--checkpoints", "x", "--checkpoint-budget", "4T"], "", "checkpoint-budget is \"4T\"");
         refused(&["--checkpoints", "x", "--checkpoint-budget", "99999999999G"], "", "checkpoint-budget");
         refused(&["--checkpoint-budget", "4G"], "", "need checkpoints");
+        refused(&["--split", "3,2"], "", "split is [3, 2]");
+        refused(&["--split", "0"], "", "split is [0]");
+        refused(&["--split", "3", "--device", "cpu,cpu,cpu"], "", "device names 3 devices");
         refused(&["--idle-lanes", "300"], "", "idle-lanes is 300");
     }
 }
