@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(Frame::combine(&[]), Err(FrameError::Empty));
         let short = Frame { tokens: 3, ..frame(2) };
         assert_eq!(short.validate(), Err(FrameError::Size { values: 8, tokens: 3, width: 4 }));
-        assert_eq!(Frame { tokens: usize::MAX, ..frame(2) }.validate().is_err(), true);
+        assert!(Frame { tokens: usize::MAX, ..frame(2) }.validate().is_err());
         let others = [
             ("version", Frame { version: 2, ..frame(2) }),
             ("producer", Frame { producer: 1, ..frame(2) }),
