@@ -13,7 +13,7 @@ use crate::body;
 use crate::refusal::Refusal;
 use crate::render::rendered;
 use crate::state::{ApiState, TextModel};
-use crate::turns::{News, TokenPrompt, Turns};
+use crate::turns::{News, TokenPrompt, Turns, cache_namespace};
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Result<Response, Refusal> {
@@ -22,7 +22,7 @@ pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request)
         head: Head::new("chatcmpl", &model, settings.delivery),
         wants_logprobs: settings.top_logprobs.is_some(),
     };
-    model.prepare(0, &prompt.ids).await;
+    model.prepare(cache_namespace(&settings), &prompt.ids).await;
     let turns = Turns::start(state, model, vec![prompt], &settings)?;
     Ok(deliver(turns, shape, settings.delivery).await?)
 }

@@ -12,7 +12,7 @@ use crate::body;
 use crate::refusal::Refusal;
 use crate::render::rendered;
 use crate::state::{ApiState, TextModel};
-use crate::turns::{News, TokenPrompt, Turns};
+use crate::turns::{News, TokenPrompt, Turns, cache_namespace};
 
 /// OpenAI's default for this endpoint.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -29,7 +29,7 @@ pub(crate) async fn answer(State(state): State<Arc<ApiState>>, request: Request)
         offsets: Vec::new(),
     };
     for prompt in &prompts {
-        model.prepare(0, &prompt.ids).await;
+        model.prepare(cache_namespace(&settings), &prompt.ids).await;
     }
     let turns = Turns::start(state, model, prompts, &settings)?;
     shape.offsets = vec![0; turns.choices() as usize];

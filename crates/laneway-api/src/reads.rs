@@ -101,6 +101,7 @@ impl<'a> Reads<'a> {
             cancel: cancel.clone(),
             deadline_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
             source: Source::Http,
+            namespace: 0,
         };
         match self.model.service.read(read) {
             Ok(()) => {
@@ -161,6 +162,7 @@ impl Drop for Reads<'_> {
 fn failure(error: TurnError) -> DecisionError {
     match error {
         TurnError::ContextExceeded { .. } | TurnError::EmptyPrompt => DecisionError::usage(error.to_string()),
+        TurnError::QueueTimeout => DecisionError::overloaded("no lane became free in time; try again later", 1000),
         TurnError::DeadlineExceeded => DecisionError::timeout("the decision was not made in time"),
         TurnError::Load(_) | TurnError::ShuttingDown | TurnError::Cancelled => {
             DecisionError::unavailable(error.to_string())

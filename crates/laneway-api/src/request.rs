@@ -19,12 +19,18 @@ use crate::systemone;
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same under the name that System One's clients read.
 const TYPESAFE_REQUEST_ID: HeaderName = HeaderName::from_static("x-typesafe-request-id");
+/// What routers send the turns of a conversation to the same server by.
+const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+const SESSION_TOKEN: HeaderName = HeaderName::from_static("x-session-token");
 const LONGEST_ID: usize = 128;
 
 /// Identifies, traces and counts a request.
 pub(crate) async fn trace(State(state): State<Arc<ApiState>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request.headers().get(REQUEST_ID).filter(|id| is_valid(id)).cloned().unwrap_or_else(new_id);
+    let session = [SESSION_ID, SESSION_TOKEN]
+        .iter()
+        .find_map(|name| request.headers().get(name).filter(|id| is_valid(id)).cloned());
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let shown = id.to_str().unwrap_or_default();
     let span = tracing::debug_span!("request", id = shown, method = %request.method(), path = request.uri().path());
@@ -37,6 +43,9 @@ pub(crate) async fn trace(State(state): State<Arc<ApiState>>, request: Request, 
             response.headers_mut().insert(TYPESAFE_REQUEST_ID, id.clone());
         }
         response.headers_mut().insert(REQUEST_ID, id.clone());
+        if route.starts_with("/v1/") {
+            response.headers_mut().insert(SESSION_ID, session.unwrap_or_else(new_id));
+        }
         response
     }
     .instrument(span.clone())

@@ -6,7 +6,7 @@ use std::time::Instant;
 use laneway_protocol::chat::{CanvasDraft, ScoredToken, TokenLogprob};
 use laneway_protocol::{ApiError, FinishReason, SamplingOptions, TurnSettings, Usage};
 use laneway_session::canvas::Denoising;
-use laneway_session::{Cancel, Event, Finish, Sampling, Source, SubmitError, Turn, TurnError};
+use laneway_session::{Cancel, Event, Finish, Sampling, Source, SubmitError, Target, Turn, TurnError};
 use laneway_text::Detokenizer;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
@@ -159,7 +159,8 @@ impl Turns {
             source: Source::Http,
             denoising: self.denoising(settings),
             wants_drafts: settings.drafts,
-            target: laneway_session::Target::default(),
+            namespace: cache_namespace(settings),
+            target: if settings.one_shot { Target::OneShot } else { Target::Transient },
         };
         self.model.service.submit(turn).map_err(|error| match error {
             SubmitError::QueueFull { .. } => ApiError::busy(1),
@@ -250,10 +251,18 @@ impl Drop for Turns {
     }
 }
 
+/// What keeps the cached prefixes of a request apart from others'.
+pub(crate) fn cache_namespace(settings: &TurnSettings) -> u64 {
+    let Some(salt) = &settings.cache_salt else { return 0 };
+    let laneway_checkpoint::Digest([a, b, c, d, e, f, g, h, ..]) = laneway_checkpoint::Digest::of(salt.as_bytes());
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
+}
+
 fn failure(error: &TurnError, param: &str) -> ApiError {
     match error {
         TurnError::ContextExceeded { prompt, limit } => ApiError::context_length(param, *prompt, *limit),
         TurnError::EmptyPrompt => ApiError::invalid("the prompt has no tokens"),
+        TurnError::QueueTimeout => ApiError::busy(1),
         TurnError::DeadlineExceeded => ApiError::timeout("the answer was not complete in time"),
         TurnError::Load(_) => ApiError::unavailable("load_failed", error.to_string()),
         TurnError::ShuttingDown => shutting_down(),

@@ -145,6 +145,7 @@ impl Client<'_> {
             cancel: cancel.clone(),
             deadline_ms: self.deadline(),
             source: Source::Http,
+            namespace: 0,
         };
         let request = self.request();
         if let Err(error) = self.soak.worker.read(request, read) {

@@ -90,6 +90,61 @@ async fn a_repeated_prompt_is_taken_from_the_cache() {
     assert_ne!(cached().await, 0);
 }
 
+/// L97: one tenant's prompts tell nothing about another's.
+#[tokio::test]
+async fn salted_requests_share_nothing_with_others() {
+    let server = start(&setup()).await;
+    let cached = async |salt: &str| {
+        let usage = server.chat(&format!(r#","seed":1,"max_tokens":4{salt}"#)).await.json()["usage"].clone();
+        usage["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
+    };
+    let (a, b) = (r#","cache_salt":"a""#, r#","cache_salt":"b""#);
+    assert_eq!((cached("").await, cached(a).await, cached(b).await), (0, 0, 0));
+    for salt in ["", a, b] {
+        assert_ne!(cached(salt).await, 0);
+    }
+}
+
+/// C17
+#[tokio::test]
+async fn a_one_shot_request_leaves_nothing_in_the_cache() {
+    let server = start(&setup()).await;
+    let cached = async |members: &str| {
+        let usage = server.chat(&format!(r#","seed":1,"max_tokens":4{members}"#)).await.json()["usage"].clone();
+        usage["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
+    };
+    let once = r#","x_laneway_one_shot":true"#;
+    assert_eq!((cached(once).await, cached(once).await, cached("").await), (0, 0, 0));
+    assert_ne!(cached(once).await, 0);
+}
+
+#[tokio::test]
+async fn a_session_has_a_name_that_routers_can_keep_to() {
+    let server = start(&setup()).await;
+    let body = chat_body(r#","max_tokens":2"#);
+    let named = server
+        .post_with(
+            "/v1/chat/completions",
+            "content-type: application/json\r\nx-session-id: talk-7\r\n",
+            body.as_bytes(),
+        )
+        .await;
+    assert_eq!(named.header("x-session-id"), Some("talk-7"));
+    let token = server
+        .post_with(
+            "/v1/chat/completions",
+            "content-type: application/json\r\nx-session-token: talk-8\r\n",
+            body.as_bytes(),
+        )
+        .await;
+    assert_eq!(token.header("x-session-id"), Some("talk-8"));
+    let unnamed = server
+        .post_with("/v1/chat/completions", "content-type: application/json\r\nx-session-id: a b\r\n", body.as_bytes())
+        .await;
+    assert_eq!(unnamed.header("x-session-id").map(str::len), Some(36));
+    assert_eq!(server.get("/health").await.header("x-session-id"), None);
+}
+
 #[tokio::test]
 async fn the_figures_of_the_service_are_exported() {
     let server = start(&setup()).await;

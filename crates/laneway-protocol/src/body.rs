@@ -44,6 +44,8 @@ pub(crate) struct Body {
     pub chat_template_kwargs: Option<Object<TemplateOptions>>,
     pub x_laneway_drafts: Option<bool>,
     pub x_laneway_steps: Option<Integer>,
+    pub x_laneway_one_shot: Option<bool>,
+    pub cache_salt: Option<String>,
 
     pub echo: Option<Outline>,
     pub suffix: Option<Outline>,

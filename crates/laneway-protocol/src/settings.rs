@@ -11,6 +11,9 @@ pub const MAX_STOP_BYTES: usize = 1024;
 /// Most answers one request may ask for: prompts times `n`.
 pub const MAX_CHOICES: usize = 32;
 
+/// A salt is shorter.
+const MAX_SALT_BYTES: usize = 1024;
+
 const MAX_N: i128 = 8;
 const MAX_TOP_LOGPROBS: i128 = 20;
 const MAX_TOKENS: i128 = 1 << 24;
@@ -36,6 +39,10 @@ pub struct TurnSettings {
     pub drafts: bool,
     /// Passes over a canvas at most, 1 to 512; `None` means the model's own number.
     pub denoising_steps: Option<u32>,
+    /// Nothing of the turn's state is kept: a side task that must not displace a conversation.
+    pub one_shot: bool,
+    /// Requests with another salt share no cached prefix with this one.
+    pub cache_salt: Option<String>,
 }
 
 /// Whether the answer comes in one piece.
@@ -87,6 +94,8 @@ pub(crate) fn validate(body: &mut Body, style: LogprobStyle) -> Result<TurnSetti
         thinking: thinking(body)?,
         drafts: drafts(body)?,
         denoising_steps: integer("x_laneway_steps", body.x_laneway_steps, 1..=MAX_STEPS)?.map(|steps| steps as u32),
+        one_shot: body.x_laneway_one_shot.unwrap_or(false),
+        cache_salt: cache_salt(body)?,
     })
 }
 
@@ -229,6 +238,18 @@ fn thinking(body: &Body) -> Result<bool, ApiError> {
         }
     };
     Ok(body.chat_template_kwargs.as_ref().and_then(|options| options.0.enable_thinking).unwrap_or(effort))
+}
+
+fn cache_salt(body: &mut Body) -> Result<Option<String>, ApiError> {
+    let salt = body.cache_salt.take();
+    match salt.as_ref().map(String::len) {
+        Some(0) => Err(ApiError::field("cache_salt", "`cache_salt` must not be empty")),
+        Some(MAX_SALT_BYTES..) => {
+            let message = format!("`cache_salt` must be shorter than {MAX_SALT_BYTES} bytes");
+            Err(ApiError::field("cache_salt", message))
+        }
+        _ => Ok(salt),
+    }
 }
 
 fn drafts(body: &Body) -> Result<bool, ApiError> {

@@ -26,6 +26,14 @@ fn a_bare_chat_leaves_every_choice_to_the_server() {
 }
 
 #[test]
+fn state_is_kept_and_shared_unless_the_caller_says_otherwise() {
+    let usual = chat("").settings;
+    assert_eq!((usual.one_shot, usual.cache_salt), (false, None));
+    let own = completion(r#""hi""#, r#","cache_salt":"tenant 7","x_laneway_one_shot":true"#).settings;
+    assert_eq!((own.one_shot, own.cache_salt.as_deref()), (true, Some("tenant 7")));
+}
+
+#[test]
 fn every_parameter_arrives() {
     let settings = chat(
         r#","temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.05,"presence_penalty":-1,"frequency_penalty":1.5,

@@ -35,6 +35,14 @@ fn completion_with(members: &str) -> String {
 }
 
 #[test]
+fn salts_are_bounded() {
+    check_chat(&chat_with(r#""cache_salt":"""#), Some("cache_salt"), "must not be empty");
+    let long = "x".repeat(1024);
+    check_completion(&completion_with(&format!(r#""cache_salt":"{long}""#)), Some("cache_salt"), "shorter than 1024");
+    check_chat(&chat_with(r#""cache_salt":7"#), Some("cache_salt"), "");
+}
+
+#[test]
 fn bodies_that_are_no_json_object_are_refused() {
     for (body, says) in [
         ("", "not valid JSON"),

@@ -103,6 +103,10 @@ pub struct ServeArgs {
     #[arg(long, env = "LANEWAY_QUEUE", value_name = "N")]
     pub queue: Option<usize>,
 
+    /// Seconds that a request may wait for a lane before it is refused [default: it waits]
+    #[arg(long, env = "LANEWAY_QUEUE_TIMEOUT", value_name = "SECONDS")]
+    pub queue_timeout: Option<u64>,
+
     /// Folder where long sessions are stored, so that they survive the server; their text is in it
     /// [default: none are stored]
     #[arg(long, env = "LANEWAY_CHECKPOINTS", value_name = "DIR")]

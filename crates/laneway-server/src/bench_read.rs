@@ -158,6 +158,7 @@ impl Bench {
             cancel: Cancel::new(),
             deadline_ms: None,
             source: Source::LocalChat,
+            namespace: 0,
         };
         self.service.submit_read(self.now(), Request { settings: (), idle_timeout_ms: None }, read)?;
         loop {

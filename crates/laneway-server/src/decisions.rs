@@ -93,6 +93,7 @@ async fn read(host: &Host, part: ReadPart) -> Result<ReadAnswer> {
         cancel: Cancel::new(),
         deadline_ms: None,
         source: Source::LocalChat,
+        namespace: 0,
     };
     host.worker.read(host.request.clone(), read)?;
     Ok(receiver.await.map_err(|_| anyhow!("the engine has stopped"))??)

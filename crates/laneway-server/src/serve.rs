@@ -51,6 +51,7 @@ async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
     let config = ServiceConfig {
         idle_lanes: settings.idle_lanes.unwrap_or(usize::MAX),
         safe_mode: settings.safe_mode,
+        admission_timeout_ms: settings.queue_timeout.as_millis() as u64,
         ..host::service(settings.queue_depth.unwrap_or_else(|| laneway_session::default_queue_depth(text.lanes)))
     };
     let host = Host::start(&settings.model, &text, config)?;

@@ -47,6 +47,7 @@ pub struct Config {
     admin_key: Option<String>,
     cors: Option<Origins>,
     queue: Option<usize>,
+    queue_timeout: Option<u64>,
     checkpoints: Option<PathBuf>,
     checkpoint_budget: Option<Size>,
     checkpoint_codec: Option<String>,
@@ -146,6 +147,8 @@ pub struct ServeSettings {
     pub cors_origins: Vec<String>,
     /// None for a number that follows the lanes.
     pub queue_depth: Option<usize>,
+    /// 0 for ever.
+    pub queue_timeout: Duration,
     pub admin_key: Option<String>,
     /// None where nothing is stored.
     pub checkpoints: Option<CheckpointSettings>,
@@ -226,6 +229,7 @@ impl ServeArgs {
             api_key,
             cors_origins,
             queue_depth,
+            queue_timeout: Duration::from_secs(self.queue_timeout.or(config.queue_timeout).unwrap_or(0).min(86_400)),
             admin_key,
             checkpoints,
             drain_time: Duration::from_secs(self.drain_time.or(config.drain_time).unwrap_or(0).min(86_400)),

@@ -45,12 +45,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    fn new(work: Work) -> Self {
-        Self { work, namespace: 0 }
+    fn new(work: Work, namespace: u64) -> Self {
+        Self { work, namespace }
     }
 
-    /// Keeps the prefix cache of this turn or read apart from that of other namespaces, for example of other tenants;
-    /// the default is 0.
+    /// Keeps the prefix cache of this turn or read apart from that of other namespaces than this one.
     pub fn with_cache_namespace(self, namespace: u64) -> Self {
         Self { namespace, ..self }
     }
@@ -73,7 +72,8 @@ impl Intake {
         self.reserve(turn.source, work)?;
         let events = std::mem::replace(&mut turn.events, Box::new(|_: Event| {}));
         let outlet = Outlet::new(events, self.metrics.clone(), turn.source, work);
-        Ok(Ticket::new(Work::Turn(Box::new(turn), outlet)))
+        let namespace = turn.namespace;
+        Ok(Ticket::new(Work::Turn(Box::new(turn), outlet), namespace))
     }
 
     /// Reserves a place for the read, or counts it as rejected.
@@ -82,7 +82,8 @@ impl Intake {
         self.reserve(read.source, work)?;
         let answer = std::mem::replace(&mut read.answer, Box::new(|_| {}));
         let outlet = ReadOutlet::new(answer, self.metrics.clone(), read.source, work);
-        Ok(Ticket::new(Work::Read(Box::new(read), outlet)))
+        let namespace = read.namespace;
+        Ok(Ticket::new(Work::Read(Box::new(read), outlet), namespace))
     }
 
     fn reserve(&self, source: Source, work: u64) -> Result<(), SubmitError> {

@@ -17,6 +17,8 @@ pub struct Read {
     pub deadline_ms: Option<u64>,
     /// Where the read comes from, for the metrics.
     pub source: Source,
+    /// Keeps what is cached of it apart from that of other namespaces; 0 for all alike.
+    pub namespace: u64,
 }
 
 impl Read {

@@ -33,7 +33,7 @@ pub struct ServiceConfig {
     pub max_prefixes: usize,
     /// Lanes that stay ready between turns; others are given up and count as free. Costs nothing either way.
     pub idle_lanes: usize,
-    /// Time after which a turn or read that found no lane ends with [`TurnError::DeadlineExceeded`]; one that would wait
+    /// Time after which a turn or read that found no lane ends with [`TurnError::QueueTimeout`]; one that would wait
     /// longer, as far as can be told, is refused at once. 0 waits for ever.
     pub admission_timeout_ms: u64,
     /// Times that one may be overtaken by later ones that fit when it does not, or of which more is cached; then it is
@@ -319,7 +319,7 @@ impl<K: PartialEq + Clone> Service<K> {
             };
             let waited = now.saturating_sub(task.submitted());
             let is_late = timeout_ms > 0 && waited >= timeout_ms && !task.is_preempted();
-            let Some(error) = task.interrupted(now).or(is_late.then_some(TurnError::DeadlineExceeded)) else {
+            let Some(error) = task.interrupted(now).or(is_late.then_some(TurnError::QueueTimeout)) else {
                 index += 1;
                 continue;
             };

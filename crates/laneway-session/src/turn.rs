@@ -30,6 +30,8 @@ pub struct Turn {
     pub denoising: Option<Denoising>,
     /// Whether [`Event::Draft`]s are wanted.
     pub wants_drafts: bool,
+    /// Keeps what is cached of it apart from that of other namespaces, for example of other tenants; 0 for all alike.
+    pub namespace: u64,
     /// What becomes of its state afterwards.
     pub target: Target,
 }
@@ -201,6 +203,9 @@ pub enum TurnError {
     /// The loaded model cannot make this read.
     #[error("the read cannot be made: {0}")]
     InvalidRead(&'static str),
+    /// No lane became free in the time that requests may wait.
+    #[error("no lane became free in time")]
+    QueueTimeout,
     /// The deadline passed.
     #[error("deadline exceeded")]
     DeadlineExceeded,

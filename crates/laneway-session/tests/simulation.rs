@@ -207,7 +207,7 @@ fn a_turn_that_finds_no_lane_in_time_is_ended() {
     let running = submit(&mut lab, &[1, 2], 100);
     let waiting = submit(&mut lab, &[3, 4], 1);
     lab.until(|_| waiting.finished().is_some());
-    assert_eq!((waiting.error(), running.finished()), (TurnError::DeadlineExceeded, None));
+    assert_eq!((waiting.error(), running.finished()), (TurnError::QueueTimeout, None));
     assert!((1100..1120).contains(&lab.now), "{}", lab.now);
     lab.settle();
     // Running is no waiting.

@@ -79,6 +79,7 @@ impl Driver {
             source: Source::LocalChat,
             denoising: None,
             wants_drafts: false,
+            namespace: 0,
             target: laneway_session::Target::default(),
         };
         self.service.submit(now_ms(), Request { settings: (), idle_timeout_ms: None }, turn)?;

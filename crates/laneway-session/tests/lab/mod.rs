@@ -122,6 +122,7 @@ pub fn turn(prompt: &[u32]) -> (Turn, Told) {
         source: Source::Http,
         denoising: None,
         wants_drafts: false,
+        namespace: 0,
         target: laneway_session::Target::default(),
     };
     (turn, told)
@@ -143,6 +144,7 @@ pub fn read(prompt: &[u32], branches: &[Branch]) -> (Read, Answered) {
         cancel: told.cancel.clone(),
         deadline_ms: None,
         source: Source::Http,
+        namespace: 0,
     };
     (read, told)
 }
