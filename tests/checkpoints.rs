@@ -5,7 +5,9 @@
 
 mod support;
 
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -246,4 +248,40 @@ fn a_server_killed_while_it_stores_finds_what_was_stored() {
         assert!(!quarantined.exists() || std::fs::read_dir(quarantined).unwrap().count() == 0);
     }
     println!("{rounds} kills: the new session was there {kept} times, the old state {lost} times");
+}
+
+/// G30: the local chat's own file outlives it, and nobody else may write to it meanwhile.
+#[test]
+fn a_conversation_in_the_terminal_goes_on_the_next_time() {
+    let folder = scratch("checkpoints-chat").join("talk");
+    let model = fixture("diffusion_chat_tiny");
+    let talk = |line: &str| {
+        let arguments = ["chat", "--device", "cpu", "--max-tokens", "8", "--session", folder.to_str().unwrap()];
+        let mut command = support::laneway(&[&arguments[..], &["--model", model.to_str().unwrap()]].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let question = "Is there a river in the town where the parcel was last seen?\n".repeat(2);
+    assert!(!talk(&question).contains("going on"));
+    let said = |count: usize| {
+        let text = std::fs::read_to_string(folder.join("conversation.json")).unwrap();
+        let messages = serde_json::from_str::<Value>(&text).unwrap()["messages"].as_array().unwrap().len();
+        assert_eq!(messages, count);
+    };
+    said(4);
+    assert!(std::fs::read_dir(folder.join("manifests")).unwrap().count() > 0);
+    assert!(talk("And now?\n").contains("going on with a conversation of 4 messages"));
+    said(6);
+    talk("/reset\n");
+    said(0);
+    std::fs::write(folder.join("conversation.json"), "[1]").unwrap();
+    let arguments =
+        ["chat", "--device", "cpu", "--session", folder.to_str().unwrap(), "--model", model.to_str().unwrap()];
+    let output = run(&arguments);
+    assert_ne!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("conversation.json is not a conversation"));
 }

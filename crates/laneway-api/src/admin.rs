@@ -66,6 +66,13 @@ pub(crate) async fn list(State(state): State<Arc<ApiState>>, options: Asked) -> 
     Ok(Json(json!({"object": "list", "data": each.collect::<Vec<_>>()})))
 }
 
+/// `DELETE /admin/sessions`: empties the prefix cache of all that nothing uses.
+pub(crate) async fn clear(State(state): State<Arc<ApiState>>, options: Asked) -> Result<Json<Value>, Refusal> {
+    let model = model(&state, &asked(options)?)?;
+    sessions(&model)?.clear().await;
+    Ok(Json(json!({"pages_used": model.service.metrics().snapshot().lanes.pages_used})))
+}
+
 /// `GET /admin/sessions/{id}`: what an export of it would consist of.
 pub(crate) async fn probe(
     State(state): State<Arc<ApiState>>,

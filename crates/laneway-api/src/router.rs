@@ -25,7 +25,7 @@ pub fn router(state: Arc<ApiState>, pages: Router) -> Router {
         .route("/v1/decisions", post(systemone::decisions))
         .route("/debug/systemone", get(systemone::render))
         .route("/admin/lanes", get(admin::lanes))
-        .route("/admin/sessions", get(admin::list))
+        .route("/admin/sessions", get(admin::list).delete(admin::clear))
         .route("/admin/sessions/import", post(admin::import))
         .route("/admin/sessions/{id}", get(admin::probe))
         .route("/admin/sessions/{id}/save", post(admin::save))

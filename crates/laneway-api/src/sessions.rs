@@ -157,6 +157,11 @@ impl Sessions {
         sessions.into_iter().map(|session| Ok((facts.id(session.namespace, &session.tokens)?, session))).collect()
     }
 
+    /// Forgets those that nothing uses; what is stored stays.
+    pub async fn clear(&self) {
+        self.transfers.clear().await;
+    }
+
     /// One of them.
     pub async fn find(&self, id: CheckpointId) -> Result<Session, SessionError> {
         let found = self.list().await?.into_iter().find(|(other, _)| *other == id);

@@ -155,6 +155,10 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
 
+    /// Folder that keeps the conversation, which goes on there the next time; its text is in it
+    #[arg(long, value_name = "DIR")]
+    pub session: Option<PathBuf>,
+
     /// Makes the answers repeatable
     #[arg(long)]
     pub seed: Option<u64>,
@@ -240,7 +244,7 @@ pub struct BenchArgs {
         long,
         value_name = "1,2,4,8",
         value_delimiter = ',',
-        conflicts_with = "read",
+        conflicts_with_all = ["read", "checkpoint"],
         value_parser = clap::value_parser!(u16).range(1..=256)
     )]
     pub lanes: Option<Vec<u16>>,
@@ -248,6 +252,10 @@ pub struct BenchArgs {
     /// Measure reads instead: 1 and 12 questions about a state of --prompt tokens, cold and repeated
     #[arg(long)]
     pub read: bool,
+
+    /// Measure storing and restoring a session of --prompt tokens instead, and decoding --generate tokens meanwhile
+    #[arg(long, conflicts_with = "read")]
+    pub checkpoint: bool,
 
     /// Repetitions, of which the median counts
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]

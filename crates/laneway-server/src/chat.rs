@@ -10,6 +10,7 @@ use laneway_text::{ChatMessage, Detokenizer, EncodeOptions, RenderOptions};
 
 use crate::args::ChatArgs;
 use crate::chat_io::{Input, Line};
+use crate::conversation::{Conversation, Said, Talk};
 use crate::host::{self, Host};
 use crate::load::{TextSide, text_side};
 use crate::output::{one_line, print};
@@ -33,6 +34,7 @@ struct Chat<'a> {
     system: Option<String>,
     /// Messages after the instructions.
     messages: Vec<ChatMessage>,
+    kept: Option<Conversation>,
 }
 
 /// Talks until the input ends.
@@ -55,7 +57,14 @@ pub fn run(settings: &ModelSettings, args: &ChatArgs) -> Result<()> {
     if text.template.is_none() {
         eprintln!("This model knows no conversation: it goes on with the text you give it.");
     }
-    let mut chat = Chat { host, text, args, sampling, system: args.system.clone(), messages: Vec::new() };
+    let kept = args.session.as_deref().map(|folder| Conversation::open(folder, &text, &host)).transpose()?;
+    let Talk { system, messages } = kept.as_ref().map_or(Ok(Talk::default()), Conversation::talk)?;
+    let messages: Vec<ChatMessage> = messages.iter().map(Said::message).collect();
+    if !messages.is_empty() {
+        eprintln!("going on with a conversation of {} messages; /reset starts a new one", messages.len());
+    }
+    let system = args.system.clone().or(system);
+    let mut chat = Chat { host, text, args, sampling, system, messages, kept };
     let mut input = Input::open()?;
     while let Line::Text(line) = input.next()? {
         match line.trim() {
@@ -73,12 +82,23 @@ pub fn run(settings: &ModelSettings, args: &ChatArgs) -> Result<()> {
             }
             _ => runtime.block_on(chat.answer(&line, input.is_terminal()))?,
         }
+        chat.write()?;
+    }
+    if let Some(kept) = &chat.kept {
+        runtime.block_on(kept.end());
     }
     chat.host.worker.shutdown();
     Ok(())
 }
 
 impl Chat<'_> {
+    /// Keeps what was said, where that was asked for.
+    fn write(&self) -> Result<()> {
+        let Some(kept) = &self.kept else { return Ok(()) };
+        let messages = self.messages.iter().map(Said::from).collect();
+        kept.write(&Talk { system: self.system.clone(), messages })
+    }
+
     /// Answers one line; what the user can mend is said and forgotten, a lost engine is an error.
     async fn answer(&mut self, line: &str, is_terminal: bool) -> Result<()> {
         self.messages.push(ChatMessage::new("user", line));
@@ -95,6 +115,9 @@ impl Chat<'_> {
         let mut decoder = TextDecoder::new(self.text.tokenizer.clone(), detokenizer, Vec::new());
         if !continues {
             decoder = decoder.with_channels().after(&prompt);
+        }
+        if let Some(kept) = &self.kept {
+            kept.prepare(&prompt).await;
         }
         // Each answer of a conversation is drawn anew.
         self.sampling.seed = self.sampling.seed.wrapping_add(1);

@@ -3,12 +3,14 @@
 
 mod args;
 mod bench;
+mod bench_checkpoint;
 mod bench_lanes;
 mod bench_read;
 mod cache;
 mod catalogue;
 mod chat;
 mod chat_io;
+mod conversation;
 mod decisions;
 mod devices;
 mod download;
@@ -57,6 +59,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Read(args) => read::run(&args.settings(&config)?, &args),
         Command::Logits(args) => logits::run(&args.model.settings(&config)?, &args),
         Command::Bench(args) if args.read => bench_read::run(&args.model.settings(&config)?, &args),
+        Command::Bench(args) if args.checkpoint => bench_checkpoint::run(&args.model.settings(&config)?, &args),
         Command::Bench(args) if args.lanes.is_some() => bench_lanes::run(&args.model.settings(&config)?, &args),
         Command::Bench(args) => bench::run(&args.model.settings(&config)?, &args),
     }

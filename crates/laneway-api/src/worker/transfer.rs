@@ -13,6 +13,7 @@ pub(super) enum Order {
     Peek(u64, Vec<u32>, oneshot::Sender<usize>),
     Sessions(oneshot::Sender<Vec<Session>>),
     OnKept(Box<dyn FnMut(Kept) + Send>),
+    Clear(oneshot::Sender<()>),
 }
 
 /// What moves the pages of kept sequences, whatever model they belong to.
@@ -35,6 +36,9 @@ pub trait Transfers: Send + Sync {
 
     /// The sequences in the prefix cache, those that were used last first.
     fn sessions(&self) -> BoxFuture<'_, Vec<Session>>;
+
+    /// Forgets all sequences that no turn or read uses.
+    fn clear(&self) -> BoxFuture<'_, ()>;
 
     /// Whether a model is being loaded.
     fn is_loading(&self) -> bool;
@@ -92,6 +96,12 @@ impl<K: PartialEq + Clone + Send + Sync + 'static> Transfers for Worker<K> {
         Box::pin(async { receiver.await.unwrap_or_default() })
     }
 
+    fn clear(&self) -> BoxFuture<'_, ()> {
+        let (sender, receiver) = oneshot::channel();
+        self.send(Message::Order(Order::Clear(sender)));
+        Box::pin(async { receiver.await.unwrap_or_default() })
+    }
+
     fn is_loading(&self) -> bool {
         self.health().state == HealthState::Loading
     }
@@ -110,6 +120,11 @@ impl Order {
             Self::Peek(namespace, tokens, answer) => drop(answer.send(service.peek(namespace, &tokens))),
             Self::Sessions(answer) => drop(answer.send(service.sessions())),
             Self::OnKept(kept) => service.on_kept(kept),
+            Self::Clear(answer) => {
+                service.clear_prefixes();
+                // Whoever asked may have left.
+                _ = answer.send(());
+            }
         }
     }
 }
