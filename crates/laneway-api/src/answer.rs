@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue};
@@ -17,7 +17,6 @@ use uuid::Uuid;
 use crate::state::TextModel;
 use crate::turns::{News, Turns};
 
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Asks nginx not to collect events.
 const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -98,13 +97,14 @@ async fn whole<S: Shape>(mut turns: Turns, shape: &S) -> Result<Response, ApiErr
 }
 
 fn streamed<S: Shape>(turns: Turns, shape: S, include_usage: bool) -> Response {
+    let keep_alive = KeepAlive::new().interval(turns.keep_alive());
     let ready = (0..turns.choices()).filter_map(|choice| shape.opening(choice)).map(|chunk| event(&chunk)).collect();
     let transcript = Transcript { turns: Some(turns), shape, include_usage, ready };
     let events = stream::unfold(transcript, |mut transcript| async {
         let event = transcript.next().await?;
         Some((Ok::<_, Infallible>(event), transcript))
     });
-    ([UNBUFFERED], Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))).into_response()
+    ([UNBUFFERED], Sse::new(events).keep_alive(keep_alive)).into_response()
 }
 
 /// The events of one streamed answer; dropped with the connection, and the turns with it.

@@ -93,6 +93,8 @@ pub struct ApiOptions {
     pub body_timeout: Duration,
     /// A turn fails after this time in the queue and at work; `None` waits for ever.
     pub turn_timeout: Option<Duration>,
+    /// A stream that has nothing to tell for this long gets a comment line, for whoever ends silent connections.
+    pub keep_alive: Duration,
 }
 
 impl Default for ApiOptions {
@@ -104,6 +106,7 @@ impl Default for ApiOptions {
             body_limit_bytes: 4 << 20,
             body_timeout: Duration::from_secs(30),
             turn_timeout: Some(Duration::from_secs(600)),
+            keep_alive: Duration::from_secs(5),
         }
     }
 }

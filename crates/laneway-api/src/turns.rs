@@ -1,7 +1,7 @@
 //! The turns behind one request: prompts in, merged news out.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use laneway_protocol::chat::{CanvasDraft, ScoredToken, TokenLogprob};
 use laneway_protocol::{ApiError, FinishReason, SamplingOptions, TurnSettings, Usage};
@@ -122,6 +122,11 @@ impl Turns {
                 _ => {}
             }
         }
+    }
+
+    /// Longest silence of a stream.
+    pub fn keep_alive(&self) -> Duration {
+        self.state.options.keep_alive
     }
 
     /// Number of answers.

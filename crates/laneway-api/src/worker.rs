@@ -337,7 +337,11 @@ where
                 Outcome::Unloaded
             }
             Action::Engine(call) => {
+                let started = Instant::now();
                 let outcome = block_on(call.execute(self.engine.as_mut()));
+                if matches!(outcome, Outcome::Submitted(_) | Outcome::Collected(_)) {
+                    self.service.metrics().record_busy(started.elapsed());
+                }
                 if let Some(error) = outcome.engine_error() {
                     tracing::warn!(%error, "the engine failed");
                 }

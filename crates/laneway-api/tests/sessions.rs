@@ -443,7 +443,7 @@ async fn what_is_not_there_is_refused_by_name() {
         ("GET", "/admin/checkpoints".to_owned(), 409),
         ("DELETE", format!("/admin/checkpoints/{unknown}"), 409),
         ("GET", "/admin/sessions?nonsense=1".to_owned(), 400),
-        ("DELETE", "/admin/sessions".to_owned(), 405),
+        ("PUT", "/admin/sessions".to_owned(), 405),
         ("GET", "/admin/lanes?model=none".to_owned(), 404),
     ] {
         let reply = admin(&server, method, &path).await;

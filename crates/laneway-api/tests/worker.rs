@@ -145,6 +145,32 @@ async fn a_session_has_a_name_that_routers_can_keep_to() {
     assert_eq!(server.get("/health").await.header("x-session-id"), None);
 }
 
+/// G68: while a prompt is computed a stream has its head and signs of life, and a failure is told in it.
+#[tokio::test]
+async fn a_stream_is_alive_before_its_first_token() {
+    let steps = Gate::of(0);
+    let mut setup = Setup { steps: steps.clone(), ..setup() };
+    setup.options.keep_alive = Duration::from_millis(20);
+    let server = start(&setup).await;
+    let mut stream = server.send(&post("/v1/chat/completions", &chat_body(r#","stream":true"#))).await;
+    let mut seen = Vec::new();
+    let alive = async {
+        while seen.windows(3).filter(|bytes| bytes == b"\n:\n").count() < 3 {
+            let mut part = [0; 512];
+            let count = stream.read(&mut part).await.unwrap();
+            assert!(count > 0);
+            seen.extend_from_slice(&part[..count]);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), alive).await.expect("comment lines come");
+    assert!(seen.starts_with(b"HTTP/1.1 200 OK"));
+    setup.faults.inject("collect", Fault::Step);
+    steps.open();
+    let rest = Reply::read_rest(&mut stream, seen).await;
+    let events = rest.body;
+    assert!(events.contains(r#"data: {"error""#) && events.contains("data: [DONE]"), "{events}");
+}
+
 #[tokio::test]
 async fn the_figures_of_the_service_are_exported() {
     let server = start(&setup()).await;

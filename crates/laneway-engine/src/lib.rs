@@ -10,6 +10,7 @@ mod gpu;
 mod inputs;
 mod memory;
 mod staged;
+mod warm_up;
 
 use laneway_files::Weights;
 use laneway_session::{EngineError, EngineLimits, Sampling, StepOutcome, StepPlan};
@@ -21,6 +22,7 @@ pub use inputs::{canvas_limits, soft_embedding};
 pub use laneway_kernels::{AdapterClass, PlanCost, Totals};
 pub use laneway_model::cuts;
 pub use staged::StageSettings;
+pub use warm_up::WarmUp;
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]

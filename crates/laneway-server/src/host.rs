@@ -42,7 +42,11 @@ impl Host {
         let (sender, opened) = channel();
         let opener = move |key: &EngineKey, cancel: &Cancel| {
             let start = Instant::now();
-            let engine = open(key, cancel).map_err(|error| output::one_line(&error))?;
+            let mut engine = open(key, cancel).map_err(|error| output::one_line(&error))?;
+            let opening = start.elapsed();
+            let warm_up = block_on(engine.warm_up()).map_err(|error| format!("the first step failed: {error}"))?;
+            let warm_up_ms = (start.elapsed() - opening).as_millis() as u64;
+            tracing::info!(?warm_up, warm_up_ms, "the engine is warm");
             // Nobody may be listening any more.
             drop(sender.send(Opened {
                 device: engine.device().clone(),

@@ -79,8 +79,13 @@ pub struct Snapshot {
     pub model: ModelState,
     /// Duration of the last successful load.
     pub load_ms: u64,
+    /// When the service last changed these figures, in milliseconds of its clock; reading them never waits for it.
+    pub captured_ms: u64,
     /// Steps collected from the engine.
     pub steps: u64,
+    /// Time in which the engine was at work, in nanoseconds, as the driver measures it: once a step, however many lanes
+    /// the step has.
+    pub busy_ns: u64,
     /// Sequences whose pages were read for somebody else.
     pub exported: u64,
     /// Sequences whose pages came from elsewhere.
@@ -250,6 +255,12 @@ impl Metrics {
         self.lock().predictor.set(concurrency, timeout_ms);
     }
 
+    /// Adds time in which the engine worked; for drivers.
+    pub fn record_busy(&self, duration: std::time::Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.update(|m| m.busy_ns = m.busy_ns.saturating_add(ns));
+    }
+
     pub(crate) fn publish(&self, stats: LaneStats, rows: impl Iterator<Item = LaneRow>) {
         let state = &mut *self.lock();
         state.snapshot.lanes = stats;
@@ -311,6 +322,15 @@ fn push<T>(records: &mut VecDeque<T>, record: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// L63
+    #[test]
+    fn busy_time_adds_up() {
+        let metrics = Metrics::default();
+        metrics.record_busy(std::time::Duration::from_millis(3));
+        metrics.record_busy(std::time::Duration::from_millis(4));
+        assert_eq!(metrics.snapshot().busy_ns, 7_000_000);
+    }
 
     /// G32
     #[test]

@@ -264,6 +264,7 @@ impl<K: PartialEq + Clone> Service<K> {
 
     /// What the driver must do now.
     pub fn plan(&mut self, now: u64) -> Action<K> {
+        self.metrics.update(|m| m.captured_ms = now);
         self.sweep(now);
         self.tell_kept();
         if self.drop_engine {

@@ -495,3 +495,16 @@ fn an_empty_prompt_is_refused() {
     lab.settle();
     assert_eq!(told.error(), TurnError::EmptyPrompt);
 }
+
+/// L61: figures say when they were taken, and are there before anything has happened.
+#[test]
+fn figures_tell_when_they_were_taken() {
+    let mut lab = Lab::new(LIMITS);
+    assert_eq!(lab.snapshot().captured_ms, 0);
+    lab.settle();
+    assert_eq!(lab.snapshot().captured_ms, lab.now);
+    let reader = lab.service.metrics().clone();
+    lab.submit(&[1, 2, 3], 2);
+    lab.settle();
+    assert_eq!((reader.snapshot().captured_ms, reader.snapshot().lanes.active), (lab.now, 0));
+}

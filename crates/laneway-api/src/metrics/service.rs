@@ -126,6 +126,12 @@ impl Collector for ServiceCollector {
             read.iter().zip(&models).filter_map(|((_, snapshot), model)| cache(model, snapshot)).collect();
         let one = |labels| (labels, ConstGauge::new(1i64));
         write(&mut encoder, "vllm:cache_config_info", "Page size and count", pages.iter().map(one))?;
+        write(
+            &mut encoder,
+            "laneway_busy_seconds",
+            "Time in which the engine was at work",
+            read.iter().map(|(l, s)| (l, ConstCounter::new(s.busy_ns as f64 / 1e9))),
+        )?;
         let stored: Vec<_> = models
             .iter()
             .filter_map(|model| Some((ModelLabels::of(model), model.sessions.as_ref()?.stats()?)))

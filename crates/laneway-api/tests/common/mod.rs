@@ -189,7 +189,11 @@ pub struct Reply {
 
 impl Reply {
     pub async fn read(stream: &mut TcpStream) -> Self {
-        let mut bytes = Vec::new();
+        Self::read_rest(stream, Vec::new()).await
+    }
+
+    /// The same when some of it was read already.
+    pub async fn read_rest(stream: &mut TcpStream, mut bytes: Vec<u8>) -> Self {
         tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut bytes))
             .await
             .expect("the answer ends")
