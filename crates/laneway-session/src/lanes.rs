@@ -252,6 +252,12 @@ impl Lanes {
         total.saturating_sub(held).saturating_sub(self.pool.available() + self.pool.cold())
     }
 
+    /// How many of a running turn's leading tokens others will find before it has ended.
+    pub fn cacheable(&self, tokens: usize) -> usize {
+        let whole = tokens - tokens % self.cache.unit();
+        if self.config.max_prefixes == 0 || whole < self.config.min_prefix_tokens { 0 } else { whole }
+    }
+
     /// Tokens of a common prefix that can be reused.
     fn usable(&self, common: usize) -> usize {
         let whole = common - common % self.grain;

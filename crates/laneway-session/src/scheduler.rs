@@ -20,6 +20,9 @@ use crate::task::Task;
 use crate::transfer::{Kept, Session};
 use crate::turn::{FinishReason, TurnError};
 
+/// Pages that a task may find soon, from which on it waits for them.
+const WORTH_WAITING: usize = 2;
+
 /// The turns and reads that run on one engine.
 pub(crate) struct Scheduler {
     limits: EngineLimits,
@@ -167,6 +170,25 @@ impl Scheduler {
     /// Tokens of a task that need not be computed.
     pub fn cached(&self, task: &Task) -> usize {
         self.lanes.peek(task.namespace(), task.tokens(), task.reusable(&self.limits))
+    }
+
+    /// Whether a running task is computing a beginning that it shares with this one, so long that it is better to wait
+    /// until it is in the cache than to compute it beside.
+    pub fn is_being_prefilled(&self, task: &Task) -> bool {
+        let (reusable, cached) = (task.reusable(&self.limits), self.cached(task));
+        let is_ahead = |(lane, active): (usize, &Active)| {
+            if active.task.namespace() != task.namespace() || active.task.is_one_shot() {
+                return false;
+            }
+            let end = active.goal.min(reusable);
+            let (theirs, own) = (active.task.tokens().get(..end), task.tokens().get(..end));
+            let (Some(theirs), Some(own)) = (theirs, own) else { return false };
+            let shared = theirs.iter().zip(own).take_while(|(a, b)| a == b).count();
+            let shared = self.lanes.cacheable(shared);
+            self.lanes.written(lane) < shared && shared >= cached + WORTH_WAITING * self.limits.page_positions
+        };
+        let running = self.active.iter().enumerate().filter_map(|(lane, active)| Some((lane, active.as_ref()?)));
+        running.map(is_ahead).any(|is_ahead| is_ahead)
     }
 
     /// Gives the task a lane and pages, or gives it back unchanged when there are none now.

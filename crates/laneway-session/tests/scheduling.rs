@@ -353,3 +353,38 @@ fn chunks_carry_the_probabilities_of_their_tokens() {
         assert_eq!(*event, Event::Chunk { text: text(&[token]), reasoning: false, tokens });
     }
 }
+
+/// S8: of two prompts with the same long beginning the second waits until the first has left it in the cache, while
+/// others pass; neither is computed twice.
+#[test]
+fn prompts_that_share_a_beginning_are_prefilled_one_after_the_other() {
+    let limits = EngineLimits { lanes: 3, pages: 120, context_length: 200, max_rows: 8, ..LIMITS };
+    let shared: Vec<u32> = (0..40).map(|n| n % 50 + 1).collect();
+    let prompt = |tail: u32| [&shared[..], &[tail, tail + 1]].concat();
+    let mut lab = Lab::new(limits);
+    let first = submit_endless(&mut lab, &prompt(51), 3);
+    let second = submit_endless(&mut lab, &prompt(53), 3);
+    let other = submit_endless(&mut lab, &[60, 59, 58], 3);
+    lab.until(|lab| lab.snapshot().prefill_rows > 0);
+    assert_eq!((lab.snapshot().lanes.active, lab.snapshot().total().waiting()), (2, 1));
+    lab.settle();
+    assert_eq!(other.tokens(), endless(0, &[60, 59, 58], 3));
+    assert_eq!(first.finish().cached_tokens, 0);
+    assert!(second.finish().cached_tokens >= 32, "{}", second.finish().cached_tokens);
+    assert_eq!((first.tokens(), second.tokens()), (endless(0, &prompt(51), 3), endless(0, &prompt(53), 3)));
+    // One that goes away holds nobody back.
+    let mut lab = Lab::new(limits);
+    let first = submit_endless(&mut lab, &prompt(51), 3);
+    let second = submit_endless(&mut lab, &prompt(53), 3);
+    lab.until(|lab| lab.snapshot().prefill_rows > 0);
+    first.cancel.cancel();
+    lab.settle();
+    assert_eq!(second.tokens(), endless(0, &prompt(53), 3));
+    // Nothing is kept, so there is nothing to wait for.
+    let mut lab = Lab::with_config(limits, ServiceConfig { max_prefixes: 0, ..Default::default() });
+    submit_endless(&mut lab, &prompt(51), 3);
+    let second = submit_endless(&mut lab, &prompt(53), 3);
+    lab.until(|lab| lab.snapshot().lanes.active == 2);
+    lab.settle();
+    assert_eq!(second.finish().cached_tokens, 0);
+}

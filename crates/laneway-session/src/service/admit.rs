@@ -81,19 +81,24 @@ impl<K: PartialEq + Clone> Service<K> {
 }
 
 /// The first `count` in the order in which they are tried: by what is cached of them, and how often they were
-/// overtaken, then by arrival. One that was overtaken too often or lost its lane is alone.
+/// overtaken, then by arrival. One that was overtaken too often or lost its lane is alone; those whose beginning a
+/// running one is about to leave in the cache wait for it.
 fn order<K>(queue: &VecDeque<Command<K>>, count: usize, scheduler: &Scheduler, max_overtaken: u32) -> Vec<usize> {
     let Some(Command { job: Job::Task(first), overtaken, .. }) = queue.front().filter(|_| count > 0) else {
         return Vec::new();
     };
-    if count == 1 || *overtaken >= max_overtaken || first.is_preempted() {
+    if *overtaken >= max_overtaken || first.is_preempted() {
         return vec![0];
     }
     let score = |command: &Command<K>| match &command.job {
         Job::Task(task) => scheduler.cached(task) as u64 + AGING * u64::from(command.overtaken),
         Job::Preload(_) => 0,
     };
-    let mut order: Vec<usize> = (0..count).collect();
+    let is_ready = |command: &Command<K>| match &command.job {
+        Job::Task(task) => !scheduler.is_being_prefilled(task),
+        Job::Preload(_) => true,
+    };
+    let mut order: Vec<usize> = (0..count).filter(|index| is_ready(&queue[*index])).collect();
     order.sort_by_cached_key(|index| Reverse(score(&queue[*index])));
     order
 }
