@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
 use crate::load::{TextSide, content_files};
+use crate::output::one_line;
 use crate::settings::Usage;
 
 const KEY: &str = "conversation.json";
@@ -55,7 +56,7 @@ impl Said {
 impl Conversation {
     /// Opens or creates the folder, which no other program may have open.
     pub fn open(folder: &Path, text: &TextSide, host: &Host) -> Result<Self> {
-        let store = Arc::new(FileStore::open(folder).map_err(|error| Usage(error.to_string()))?);
+        let store = Arc::new(FileStore::open(folder).map_err(|error| Usage(one_line(&error.into())))?);
         let limits = checkpoint::Config { min_tokens: 64, ..checkpoint::Config::default() };
         let options = CheckpointOptions { store: store.clone(), limits, codec: StoreCodec::Exact };
         let scope = ModelScope { files: content_files(&text.path), positions: "as in the files".to_owned() };

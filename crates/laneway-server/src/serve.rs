@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::host::{self, Host, Opened};
 use crate::load::{PAGE_POSITIONS, TextSide, content_files, text_side};
-use crate::output::{bytes, print};
+use crate::output::{bytes, one_line, print};
 use crate::settings::{CheckpointSettings, ServeSettings, Usage};
 use crate::tokenizer::Origin;
 
@@ -123,7 +123,7 @@ fn sessions(settings: &ServeSettings, text: &TextSide, host: &Host) -> Result<Se
     let options = match &settings.checkpoints {
         None => None,
         Some(CheckpointSettings { folder, budget_bytes, codec, min_tokens }) => {
-            let store = FileStore::open(folder).map_err(|error| Usage(error.to_string()))?;
+            let store = FileStore::open(folder).map_err(|error| Usage(one_line(&error.into())))?;
             let limits = checkpoint::Config {
                 budget_bytes: *budget_bytes,
                 min_tokens: *min_tokens,
