@@ -11,8 +11,24 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>; // [tokens, H, d]
+//@if KV_F16
+@group(0) @binding(2) var<storage, read> keys: array<vec2<u32>>; // [pages, 32, K, d], halves
+//@else
+//@if KV_Q8
+@group(0) @binding(2) var<storage, read> keys: array<u32>; // [pages] of bytes [32, K, d], then scales [32, K d / 32]
+//@else
 @group(0) @binding(2) var<storage, read> keys: array<vec4<f32>>; // [pages, 32, K, d]
+//@end
+//@end
+//@if KV_F16
+@group(0) @binding(3) var<storage, read> values: array<vec2<u32>>; // [pages, 32, K, d], halves
+//@else
+//@if KV_Q8
+@group(0) @binding(3) var<storage, read> values: array<u32>; // [pages] of bytes [32, K, d], then scales [32, K d / 32]
+//@else
 @group(0) @binding(3) var<storage, read> values: array<vec4<f32>>; // [pages, 32, K, d]
+//@end
+//@end
 @group(0) @binding(4) var<storage, read> step_rows: array<vec4<u32>>; // [tokens] of (token, position, lane, block)
 @group(0) @binding(5) var<storage, read> tables: array<u32>; // [lanes, max_pages]
 @group(0) @binding(6) var<storage, read_write> y: array<vec4<f32>>; // [tokens, H, d]
@@ -20,6 +36,46 @@ struct Params {
 // Of each invocation and head: largest score, sum of exponentials below it.
 var<workgroup> stats: array<vec2<f32>, WORKGROUP * HEADS>;
 var<workgroup> parts: array<vec4<f32>, WORKGROUP * HEADS * ROUND>;
+
+// Four keys of one position's head.
+fn key_quad(slot: u32, head: u32, i: u32) -> vec4<f32> {
+//@if KV_F16
+    let words = keys[(slot * p.kv_heads + head) * QUADS + i];
+    return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
+//@else
+//@if KV_Q8
+    let width = p.kv_heads * QUADS * 4u;
+    let page = slot / 32u * 9u * width;
+    let at = head * QUADS + i;
+    let bytes = bitcast<i32>(keys[page + slot % 32u * (width / 4u) + at]);
+    let scale = bitcast<f32>(keys[page + 8u * width + slot % 32u * (width / 32u) + at / 8u]);
+    let whole = vec4<i32>(extractBits(bytes, 0u, 8u), extractBits(bytes, 8u, 8u), extractBits(bytes, 16u, 8u), extractBits(bytes, 24u, 8u));
+    return vec4<f32>(whole) * scale;
+//@else
+    return keys[(slot * p.kv_heads + head) * QUADS + i];
+//@end
+//@end
+}
+
+// Four values of one position's head.
+fn value_quad(slot: u32, head: u32, i: u32) -> vec4<f32> {
+//@if KV_F16
+    let words = values[(slot * p.kv_heads + head) * QUADS + i];
+    return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
+//@else
+//@if KV_Q8
+    let width = p.kv_heads * QUADS * 4u;
+    let page = slot / 32u * 9u * width;
+    let at = head * QUADS + i;
+    let bytes = bitcast<i32>(values[page + slot % 32u * (width / 4u) + at]);
+    let scale = bitcast<f32>(values[page + 8u * width + slot % 32u * (width / 32u) + at / 8u]);
+    let whole = vec4<i32>(extractBits(bytes, 0u, 8u), extractBits(bytes, 8u, 8u), extractBits(bytes, 16u, 8u), extractBits(bytes, 24u, 8u));
+    return vec4<f32>(whole) * scale;
+//@else
+    return values[(slot * p.kv_heads + head) * QUADS + i];
+//@end
+//@end
+}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
@@ -39,12 +95,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@end
     for (var at = seen.x + local; at < seen.y; at += WORKGROUP) {
         let slot = tables[row.z * p.max_pages + at / 32u] * 32u + at % 32u;
-        let base = (slot * p.kv_heads + kv_head) * QUADS;
 //@each h HEADS
         var score_$h = 0.0;
 //@end
 //@each i QUADS
-        let key_$i = keys[base + $iu];
+        let key_$i = key_quad(slot, kv_head, $iu);
 //@each h HEADS
         score_$h += dot(query_$h[$i], key_$i);
 //@end
@@ -57,7 +112,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         mass_$h = mass_$h * keep_$h + weight_$h;
 //@end
 //@each i QUADS
-        let value_$i = values[base + $iu];
+        let value_$i = value_quad(slot, kv_head, $iu);
 //@each h HEADS
         sum_$h[$i] = sum_$h[$i] * keep_$h + weight_$h * value_$i;
 //@end

@@ -4,8 +4,8 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> copies: array<vec2<u32>>; // [copies] of (from, to), all ones for none
-@group(0) @binding(2) var<storage, read_write> keys: array<vec4<f32>>; // [pages, 32, K, d]
-@group(0) @binding(3) var<storage, read_write> values: array<vec4<f32>>; // [pages, 32, K, d]
+@group(0) @binding(2) var<storage, read_write> keys: array<vec4<u32>>; // [pages] of `quads` each
+@group(0) @binding(3) var<storage, read_write> values: array<vec4<u32>>; // [pages] of `quads` each
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

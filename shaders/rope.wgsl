@@ -1,5 +1,6 @@
 // Prepares attention for one row: head norms and rotation of q in place, and of k on its way into the pages, v as well.
 // One invocation a pair of dimensions of one head: q heads, then k heads, then v heads.
+// Where the pages hold smaller types, keys and values are [tokens, K, d] instead, for `store_kv`.
 // Every invocation of a normed head sums the head's squares anew: cheaper than a barrier.
 // Grid: (ceil(heads · head_dim / 2 / WORKGROUP), tokens, 1), heads = H + 2K, or H where another layer owns the pages.
 struct Params {
@@ -82,7 +83,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         q[at + second] = b;
         return;
     }
+//@if PACKED
+    // Another kernel packs them into the pages.
+    let slot = id.y;
+//@else
     let slot = tables[row.z * p.max_pages + row.y / 32u] * 32u + row.y % 32u;
+//@end
     if is_v {
         let at = (slot * p.kv_heads + head - p.heads - p.kv_heads) * p.head_dim;
         values[at + first] = a;

@@ -1,6 +1,6 @@
 //! Attention over pages, with a running softmax per query.
 
-use crate::kv::LayerKv;
+use crate::kv::{Decoded, LayerKv};
 use crate::math::exp;
 use crate::norm::norm;
 use crate::pool::Pool;
@@ -137,8 +137,11 @@ impl Kernel for Task<'_, '_> {
         let first = all.iter().map(|query| query.visible.start).min().unwrap_or(0) / PAGE_POSITIONS;
         let last = all.iter().map(|query| query.visible.end).max().unwrap_or(0).div_ceil(PAGE_POSITIONS);
         let table = &step.tables[step.rows[rows.start].lane as usize];
+        let mut decoded = Decoded::default();
         for index in first..last {
-            let Some((keys, values)) = table.get(index).and_then(|page| kv.head(*page, kv_head)) else { continue };
+            let Some((keys, values)) = table.get(index).and_then(|page| kv.head(*page, kv_head, &mut decoded)) else {
+                continue;
+            };
             let base = index * PAGE_POSITIONS;
             for (queries, sums) in all.chunks_mut(4).zip(sums.chunks_mut(4 * padded)) {
                 let page = Page { keys, values, base, padded };

@@ -50,14 +50,15 @@ impl CpuEngine {
         sizes: Sizes,
         layers: Range<usize>,
     ) -> Result<(Self, EngineLimits), OpenError> {
-        let Sizes { lanes, context_length, pages } = sizes;
+        let Sizes { lanes, context_length, pages, kv_type } = sizes;
         let need = Need::of(weights, sizes, &layers);
         // Pages take memory only once they are written, so one full sequence must fit, not all.
-        let sequence_bytes = need.sequence_bytes(weights.config(), &layers);
+        let sequence_bytes = need.sequence_bytes(weights.config(), &layers, kv_type);
         need.check("cpu", need.weight_bytes.saturating_add(sequence_bytes), available_bytes())?;
         let mut space = CpuSpace::new(threads);
         let network = Network::load_stage(weights, &mut space, layers)?;
-        let kv = KvCache::new(&network.kv_shapes(), pages);
+        kv_type.check(&network.kv_shapes())?;
+        let kv = KvCache::of_type(&network.kv_shapes(), pages, kv_type);
         let lane = Lane { params: SamplerParams::GREEDY, counts: Vec::new(), sampled: 0 };
         let canvas = inputs::canvas_limits(weights);
         let max_rows = inputs::rows_for(canvas.as_ref(), MAX_ROWS, context_length);

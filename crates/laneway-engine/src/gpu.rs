@@ -3,7 +3,7 @@ use crate::memory::{Need, available_bytes, kv_bytes_per_position};
 use crate::{OpenError, Sizes, check_ids, fresh_chunks, sampler_params};
 use laneway_files::Weights;
 use laneway_kernels::{AdapterClass, Gpu, GpuError, GpuSpace, PlanCost, Runner, StateShape, Totals};
-use laneway_model::{ModelError, Network, PAGE_POSITIONS, Pass, Step};
+use laneway_model::{KvType, ModelError, Network, PAGE_POSITIONS, Pass, Step};
 use laneway_session::{EngineError, EngineLimits, Sampled, Sampling, StepOutcome, StepPlan};
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,13 +33,13 @@ impl GpuEngine {
         sizes: Sizes,
         layers: Range<usize>,
     ) -> Result<(Self, EngineLimits), OpenError> {
-        let Sizes { lanes, context_length, pages } = sizes;
+        let Sizes { lanes, context_length, pages, kv_type } = sizes;
         let need = Need::of(weights, sizes, &layers);
         let software = gpu.summary().class == AdapterClass::Software;
         // Drivers do not say how much memory they have, but a software adapter has the system's.
         let available = if software { available_bytes() } else { None };
         need.check(&gpu.summary().name, need.weight_bytes + need.kv_bytes, available)?;
-        check_bindings(weights, &gpu, pages, &layers)?;
+        check_bindings(weights, &gpu, pages, kv_type, &layers)?;
         let mut space = GpuSpace::new(&gpu);
         let network = Arc::new(Network::load_stage(weights, &mut space, layers.clone())?);
         // A dispatch must end well before a driver's watchdog; a software adapter needs seconds for what a GPU does in
@@ -56,7 +56,9 @@ impl GpuEngine {
             vocab: network.config().vocab_size,
             canvas_length: conditioned.map_or(0, |canvas| canvas.length),
             hidden: network.config().hidden_size,
+            kv_type,
         };
+        kv_type.check(&network.kv_shapes())?;
         let runner = Runner::new(&gpu, network, shape)?;
         let limits = EngineLimits {
             lanes,
@@ -228,14 +230,20 @@ fn lost(error: GpuError) -> EngineError {
 }
 
 /// One layer's keys must fit one binding.
-fn check_bindings(weights: &Weights, gpu: &Gpu, pages: usize, layers: &Range<usize>) -> Result<(), OpenError> {
+fn check_bindings(
+    weights: &Weights,
+    gpu: &Gpu,
+    pages: usize,
+    kv_type: KvType,
+    layers: &Range<usize>,
+) -> Result<(), OpenError> {
     let limit = gpu.summary().max_binding_bytes;
     let widest = weights.config().layers[layers.clone()].iter().map(|l| l.kv_heads * l.head_dim).max().unwrap_or(0);
-    let needed = 4 * (pages * PAGE_POSITIONS * widest) as u64;
+    let needed = (pages * PAGE_POSITIONS * kv_type.row_bytes(widest)) as u64;
     if needed <= limit {
         return Ok(());
     }
-    let per_position = kv_bytes_per_position(weights.config(), layers);
+    let per_position = kv_bytes_per_position(weights.config(), layers, kv_type);
     let what = format!("one layer's keys for {} positions ({per_position} bytes each in all)", pages * PAGE_POSITIONS);
     Err(ModelError::OutOfMemory { what, needed_bytes: needed, available_bytes: limit }.into())
 }

@@ -20,7 +20,7 @@ pub use error::OpenError;
 pub use frame::{Frame, FrameError};
 pub use inputs::{canvas_limits, soft_embedding};
 pub use laneway_kernels::{AdapterClass, PlanCost, Totals};
-pub use laneway_model::cuts;
+pub use laneway_model::{KvType, cuts};
 pub use staged::StageSettings;
 pub use warm_up::WarmUp;
 
@@ -37,6 +37,8 @@ pub struct EngineSettings {
     pub pool_positions: Option<usize>,
     /// Threads of the cpu device; all cores if not given.
     pub threads: Option<usize>,
+    /// Type of the values in the K/V cache.
+    pub kv_type: KvType,
     /// Stages that the layers are split into, in order; none for the whole model on `device`.
     pub stages: Vec<StageSettings>,
 }
@@ -49,6 +51,7 @@ impl Default for EngineSettings {
             context_length: None,
             pool_positions: None,
             threads: None,
+            kv_type: KvType::F32,
             stages: Vec::new(),
         }
     }
@@ -72,6 +75,7 @@ pub(crate) struct Sizes {
     pub lanes: usize,
     pub context_length: usize,
     pub pages: usize,
+    pub kv_type: KvType,
 }
 
 enum Body {
@@ -93,7 +97,12 @@ impl ModelEngine {
         let vocab = config.vocab_size;
         let lanes = settings.lanes.max(1);
         let pool = settings.pool_positions.unwrap_or(lanes.saturating_mul(context_length)).max(context_length);
-        let sizes = Sizes { lanes, context_length, pages: pool.div_ceil(laneway_model::PAGE_POSITIONS) };
+        let sizes = Sizes {
+            lanes,
+            context_length,
+            pages: pool.div_ceil(laneway_model::PAGE_POSITIONS),
+            kv_type: settings.kv_type,
+        };
         let threads = settings.threads.unwrap_or_else(device::cores);
         if !settings.stages.is_empty() {
             let opened = staged::StagedEngine::open(weights, &settings.stages, threads, sizes).await?;

@@ -1,6 +1,6 @@
 use crate::{OpenError, Sizes};
 use laneway_files::{ModelConfig, Weights};
-use laneway_model::PAGE_POSITIONS;
+use laneway_model::{KvType, PAGE_POSITIONS};
 use std::ops::Range;
 
 /// What a model is about to need, checked against what there is before anything is allocated.
@@ -14,9 +14,9 @@ pub(crate) struct Need {
 impl Need {
     /// What some consecutive layers need, with all that is not in a layer.
     pub fn of(weights: &Weights, sizes: Sizes, layers: &Range<usize>) -> Self {
-        let Sizes { lanes, context_length, pages } = sizes;
+        let Sizes { lanes, context_length, pages, kv_type } = sizes;
         let positions = (pages as u64).saturating_mul(PAGE_POSITIONS as u64);
-        let kv_bytes = positions.saturating_mul(kv_bytes_per_position(weights.config(), layers));
+        let kv_bytes = positions.saturating_mul(kv_bytes_per_position(weights.config(), layers, kv_type));
         let elsewhere = |name: &str| {
             let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
             layer.is_some_and(|layer| !layers.contains(&layer))
@@ -31,8 +31,8 @@ impl Need {
     }
 
     /// KV bytes of one sequence of full length.
-    pub fn sequence_bytes(&self, config: &ModelConfig, layers: &Range<usize>) -> u64 {
-        kv_bytes_per_position(config, layers).saturating_mul(self.context_length as u64)
+    pub fn sequence_bytes(&self, config: &ModelConfig, layers: &Range<usize>, kv_type: KvType) -> u64 {
+        kv_bytes_per_position(config, layers, kv_type).saturating_mul(self.context_length as u64)
     }
 
     pub fn check(&self, device: &str, reserved_bytes: u64, available_bytes: Option<u64>) -> Result<(), OpenError> {
@@ -52,10 +52,10 @@ impl Need {
     }
 }
 
-/// Bytes one position takes over these layers, in f32.
-pub(crate) fn kv_bytes_per_position(config: &ModelConfig, layers: &Range<usize>) -> u64 {
+/// Bytes one position takes over these layers.
+pub(crate) fn kv_bytes_per_position(config: &ModelConfig, layers: &Range<usize>, kv_type: KvType) -> u64 {
     let owners = config.layers.iter().enumerate().filter(|(i, layer)| layer.kv_layer == *i && layers.contains(i));
-    owners.map(|(_, layer)| 8 * (layer.kv_heads * layer.head_dim) as u64).sum()
+    owners.map(|(_, layer)| 2 * kv_type.row_bytes(layer.kv_heads * layer.head_dim) as u64).sum()
 }
 
 /// Memory that the system can still give, where it says so.

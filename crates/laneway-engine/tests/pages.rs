@@ -1,6 +1,6 @@
 //! Pages of one engine answer in another as they do at home.
 
-use laneway_engine::{DeviceChoice, EngineSettings, ModelEngine};
+use laneway_engine::{DeviceChoice, EngineSettings, KvType, ModelEngine};
 use laneway_files::Weights;
 use laneway_session::{Engine, EngineError, Row, Sampled, Sampling, SamplingOptions, StepPlan, Token};
 
@@ -9,11 +9,11 @@ const ANSWER: usize = 12;
 /// Log probabilities of the same token on two devices.
 const TOLERANCE: f32 = 2e-3;
 
-fn open(model: &str, device: &str) -> ModelEngine {
+fn open(model: &str, device: &str, kv_type: KvType) -> ModelEngine {
     let path = format!("{}/../../tests/data/fixtures/{model}", env!("CARGO_MANIFEST_DIR"));
     let weights = Weights::open(path).expect("fixtures are valid");
     let device = device.parse::<DeviceChoice>().expect("any text is a choice");
-    let settings = EngineSettings { device, lanes: 2, context_length: Some(160), ..EngineSettings::default() };
+    let settings = EngineSettings { device, lanes: 2, context_length: Some(160), kv_type, ..EngineSettings::default() };
     pollster::block_on(ModelEngine::open(&weights, &settings)).expect("tests need lavapipe")
 }
 
@@ -54,8 +54,8 @@ fn answer(engine: &mut ModelEngine, lane: usize, table: &[u32]) -> Vec<Sampled> 
     answer
 }
 
-fn check(model: &str, from: &str, to: &str) {
-    let (mut home, mut away) = (open(model, from), open(model, to));
+fn check(model: &str, from: &str, to: &str, kv_type: KvType) {
+    let (mut home, mut away) = (open(model, from, kv_type), open(model, to, kv_type));
     let positions = home.limits().page_positions;
     let table = [4, 1, 3];
     step(&mut home, 1, &table, 0, &known(&prompt()[..PROMPT - 1]));
@@ -89,7 +89,9 @@ fn check(model: &str, from: &str, to: &str) {
 fn pages_of_one_engine_answer_in_another_as_at_home() {
     for (from, to) in [("cpu", "cpu"), ("lavapipe", "lavapipe"), ("cpu", "lavapipe"), ("lavapipe", "cpu")] {
         for model in ["llama_tiny_gguf/model.gguf", "gemma3_tiny", "gemma4_moe_tiny"] {
-            check(model, from, to);
+            for kv_type in [KvType::F32, KvType::F16, KvType::Q8] {
+                check(model, from, to, kv_type);
+            }
         }
     }
 }
@@ -98,7 +100,7 @@ fn pages_of_one_engine_answer_in_another_as_at_home() {
 #[test]
 fn pages_that_do_not_fit_change_nothing() {
     for device in ["cpu", "lavapipe"] {
-        let mut engine = open("llama_tiny_gguf/model.gguf", device);
+        let mut engine = open("llama_tiny_gguf/model.gguf", device, KvType::F32);
         let row = engine.limits().row_bytes;
         let is_step = |result: Result<(), EngineError>| matches!(result, Err(EngineError::Step(_)));
         engine.write_page(3, 2, &vec![1; 2 * row]).expect("it fits");

@@ -15,8 +15,17 @@ use laneway_model::{Attention, ExpertShape, KvShape, Ops, Residual, WeightSpace}
 
 pub(crate) const CLASSES: [AdapterClass; 2] = [AdapterClass::Software, AdapterClass::Hardware];
 
-pub(crate) const SMALL: StateShape =
-    StateShape { lanes: 1, slots: 1, pages: 1, max_pages: 1, max_rows: 64, vocab: 8, canvas_length: 0, hidden: 0 };
+pub(crate) const SMALL: StateShape = StateShape {
+    lanes: 1,
+    slots: 1,
+    pages: 1,
+    max_pages: 1,
+    max_rows: 64,
+    vocab: 8,
+    canvas_length: 0,
+    hidden: 0,
+    kv_type: laneway_model::KvType::F32,
+};
 
 /// Numbers from a counter, so that failures repeat.
 pub(crate) struct Noise(pub u64);

@@ -7,7 +7,7 @@ use crate::shader::{Shader, Variant};
 use crate::state::DeviceState;
 use crate::weights::{GpuMatrix, GpuSpace, GpuVector, MatrixPart};
 use laneway_files::{Activation, RopePairs};
-use laneway_model::{Attention, DraftHead, ExpertShape, Ops, Residual};
+use laneway_model::{Attention, DraftHead, ExpertShape, KvType, Ops, Residual};
 use std::sync::Arc;
 
 /// Records a network's operations as kernel launches instead of computing them.
@@ -304,9 +304,15 @@ impl Ops for Recorder<'_> {
             (Some(q), k) => self.state.joined(self.gpu, q, k.unwrap_or(q)),
             _ => attention.inv_freq.values.clone(),
         };
+        let is_packed = self.state.kv_type != KvType::F32;
+        // What is to be packed; nothing else reads it.
+        let rows = if is_packed && attention.writes_kv { qkv.rows } else { 0 };
+        let fresh = [(); 2].map(|()| self.act(rows.max(1), kv_heads * head_dim));
         let pages = self.state.kv[attention.kv_layer].as_ref().expect("the owning layer has pages");
         let all_heads = heads + if attention.writes_kv { 2 * kv_heads } else { 0 };
-        let constants = [("WORKGROUP", 64), ("HEAD_NORM", u32::from(attention.q_norm.is_some()))];
+        let is_normed = u32::from(attention.q_norm.is_some());
+        let constants = [("WORKGROUP", 64), ("HEAD_NORM", is_normed), ("PACKED", 1)];
+        let constants = if is_packed { &constants[..] } else { &constants[..2] };
         let params: [Param; 10] = [
             heads.into(),
             kv_heads.into(),
@@ -326,12 +332,32 @@ impl Ops for Recorder<'_> {
             &self.state.rows,
             &self.state.tables,
             &q.loan.buffer,
-            &pages.keys,
-            &pages.values,
+            if is_packed { &fresh[0].loan.buffer } else { &pages.keys },
+            if is_packed { &fresh[1].loan.buffer } else { &pages.values },
         ];
         let grid = [(all_heads * head_dim / 2).div_ceil(64), qkv.rows, 1];
-        self.plan.dispatch(Variant::new(Shader::Rope, &constants), &params, &buffers, grid);
+        self.plan.dispatch(Variant::new(Shader::Rope, constants), &params, &buffers, grid);
+        let kinds = [
+            ("KV_F16", u32::from(self.state.kv_type == KvType::F16)),
+            ("KV_Q8", u32::from(self.state.kv_type == KvType::Q8)),
+        ];
+        if is_packed && attention.writes_kv {
+            let params: [Param; 2] = [pages.width.into(), self.state.max_pages.into()];
+            let [keys, values] = &fresh;
+            let buffers = [
+                &keys.loan.buffer,
+                &values.loan.buffer,
+                &self.state.rows,
+                &self.state.tables,
+                &pages.keys,
+                &pages.values,
+            ];
+            let constants = [&[("WORKGROUP", 8)][..], &kinds].concat();
+            let grid = [(pages.width / KvType::BLOCK).div_ceil(8), qkv.rows, 1];
+            self.plan.dispatch(Variant::new(Shader::StoreKv, &constants), &params, &buffers, grid);
+        }
 
+        let kinds = if is_packed { &kinds[..] } else { &[] };
         let y = self.act(qkv.rows, heads * head_dim);
         let params: [Param; 5] = [
             heads.into(),
@@ -344,10 +370,11 @@ impl Ops for Recorder<'_> {
             [&q.loan.buffer, &pages.keys, &pages.values, &self.state.rows, &self.state.tables, &y.loan.buffer];
         if self.software() {
             let together = heads_together(heads / kv_heads, head_dim);
-            let variant = Variant::new(Shader::AttentionRows, &attention_constants(together, head_dim));
+            let variant =
+                Variant::new(Shader::AttentionRows, &[&attention_constants(together, head_dim)[..], kinds].concat());
             self.plan.dispatch(variant, &params, &buffers, [heads / together, qkv.rows, 1]);
         } else {
-            let variant = Variant::new(Shader::Attention, &[("HEAD_DIM", head_dim as u32)]);
+            let variant = Variant::new(Shader::Attention, &[&[("HEAD_DIM", head_dim as u32)][..], kinds].concat());
             self.plan.dispatch(variant, &params, &buffers, [heads, qkv.rows, 1]);
         }
         y

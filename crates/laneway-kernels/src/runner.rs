@@ -11,7 +11,7 @@ use crate::shader::{Shader, Variant};
 use crate::state::{COPIES, DeviceState, LANE_WORDS, StateShape};
 use crate::weights::GpuSpace;
 use laneway_model::sample::{Picked, SamplerParams};
-use laneway_model::{DRAFT_COLUMNS, Drafted, Network, PAGE_POSITIONS, Pass, Row, Step};
+use laneway_model::{DRAFT_COLUMNS, Drafted, Network, Pass, Row, Step};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -447,7 +447,7 @@ impl Runner {
 fn record_copies(gpu: &Gpu, state: &DeviceState, count: usize) -> Plan {
     let mut plan = PlanBuilder::new(gpu);
     for pages in state.kv.iter().flatten() {
-        let quads = PAGE_POSITIONS * pages.width / 4;
+        let quads = pages.page_words / 4;
         let buffers = [&state.copies, &pages.keys, &pages.values];
         let variant = Variant::new(Shader::CopyPages, &[("WORKGROUP", 64)]);
         plan.dispatch(variant, &[quads.into()], &buffers, [quads.div_ceil(64), count, 1]);

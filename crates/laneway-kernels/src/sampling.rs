@@ -82,6 +82,7 @@ pub(crate) mod tests {
             vocab: logits.len(),
             canvas_length: 0,
             hidden: 0,
+            kv_type: laneway_model::KvType::F32,
         };
         let mut state = DeviceState::new(gpu, &[], shape);
         state.rows.write(gpu, 0, &[0, position, 0, 0]);

@@ -58,6 +58,8 @@ pub enum Shader {
     SoftenTiles,
     /// `copy_pages.wgsl`
     CopyPages,
+    /// `store_kv.wgsl`
+    StoreKv,
 }
 
 macro_rules! shaders {
@@ -103,6 +105,7 @@ shaders! {
     SoftenRows => "soften_rows",
     SoftenTiles => "soften_tiles",
     CopyPages => "copy_pages",
+    StoreKv => "store_kv",
 }
 
 /// One compiled form of a shader.

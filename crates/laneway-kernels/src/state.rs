@@ -2,7 +2,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::scratch::Loan;
 use crate::weights::GpuVector;
-use laneway_model::{KvShape, PAGE_POSITIONS};
+use laneway_model::{KvShape, KvType, PAGE_POSITIONS};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub(crate) struct DeviceState {
     pub counts: Buffer,
     /// Pages by layer; `None` where a layer reads another's.
     pub kv: Vec<Option<LayerPages>>,
+    /// Type of the values in the pages.
+    pub kv_type: KvType,
     /// Pages a lane's table can name.
     pub max_pages: usize,
     /// `[max_rows, hidden]` that another stage left; none in a network that begins with tokens.
@@ -39,12 +41,14 @@ pub(crate) struct DeviceState {
     joined: HashMap<(u64, u64), Buffer>,
 }
 
-/// Keys and values of one layer: `[pages, 32, K, d]` each.
+/// Keys and values of one layer: `[pages, 32, K, d]` each; of q8 each page has its bytes first, then the scales.
 pub(crate) struct LayerPages {
     pub keys: Buffer,
     pub values: Buffer,
     /// `K · d`.
     pub width: usize,
+    /// Words of a page.
+    pub page_words: usize,
 }
 
 /// Sizes of the state.
@@ -67,6 +71,8 @@ pub struct StateShape {
     pub canvas_length: usize,
     /// Width of a soft embedding.
     pub hidden: usize,
+    /// Type of the values in the pages.
+    pub kv_type: KvType,
 }
 
 /// Words of one lane's sampling parameters.
@@ -78,8 +84,9 @@ impl DeviceState {
     pub fn new(gpu: &Gpu, kv: &[Option<KvShape>], shape: StateShape) -> Self {
         let pages = |s: &KvShape| {
             let width = s.kv_heads * s.head_dim;
-            let words = shape.pages * PAGE_POSITIONS * width;
-            LayerPages { keys: Buffer::zeros(gpu, words), values: Buffer::zeros(gpu, words), width }
+            let page_words = page_words(shape.kv_type, width);
+            let words = shape.pages * page_words;
+            LayerPages { keys: Buffer::zeros(gpu, words), values: Buffer::zeros(gpu, words), width, page_words }
         };
         Self {
             rows: Buffer::zeros(gpu, 4 * shape.max_rows),
@@ -94,6 +101,7 @@ impl DeviceState {
             lanes: Buffer::zeros(gpu, shape.lanes * LANE_WORDS),
             counts: Buffer::zeros(gpu, shape.lanes * shape.vocab),
             kv: kv.iter().map(|layer| layer.as_ref().map(pages)).collect(),
+            kv_type: shape.kv_type,
             max_pages: shape.max_pages,
             boundary: None,
             joined: HashMap::new(),
@@ -104,5 +112,14 @@ impl DeviceState {
     pub fn joined(&mut self, gpu: &Gpu, first: &GpuVector, second: &GpuVector) -> Buffer {
         let make = || Buffer::upload_f32(gpu, &[&first.host[..], &second.host[..]].concat());
         self.joined.entry((first.id, second.id)).or_insert_with(make).clone()
+    }
+}
+
+/// 32-bit words of one page of keys or values.
+pub(crate) fn page_words(kind: KvType, width: usize) -> usize {
+    match kind {
+        KvType::F32 => PAGE_POSITIONS * width,
+        KvType::F16 => PAGE_POSITIONS * width / 2,
+        KvType::Q8 => PAGE_POSITIONS * (width / 4 + width / KvType::BLOCK),
     }
 }

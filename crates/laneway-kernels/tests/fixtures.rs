@@ -40,6 +40,7 @@ fn runner(gpu: &Gpu, weights: &Weights) -> Runner {
         vocab: config.vocab_size,
         canvas_length: 0,
         hidden: config.hidden_size,
+        kv_type: laneway_model::KvType::F32,
     };
     Runner::new(gpu, network, shape).unwrap()
 }

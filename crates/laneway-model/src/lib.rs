@@ -9,6 +9,7 @@
 mod error;
 mod gemma3;
 mod gemma4;
+mod kv_type;
 mod llama;
 mod loader;
 mod network;
@@ -17,6 +18,7 @@ pub mod sample;
 mod step;
 
 pub use error::ModelError;
+pub use kv_type::{KvType, UnknownKvType, quantise};
 pub use network::{KvShape, Network, cuts};
 pub use ops::{Attention, DraftHead, ExpertShape, MatrixOf, NoSpace, Ops, Residual, VectorOf, WeightSpace};
 pub use step::{Block, DRAFT_COLUMNS, Draft, Drafted, Label, PAGE_POSITIONS, Pass, Row, Step};

@@ -61,6 +61,11 @@ pub struct ModelArgs {
     #[arg(long, env = "LANEWAY_CTX", value_name = "TOKENS")]
     pub ctx: Option<usize>,
 
+    /// Type of the values in the K/V cache, f32, f16 or q8: smaller ones take less memory and round a little
+    /// [default: f32]
+    #[arg(long, env = "LANEWAY_KV_TYPE", value_name = "TYPE")]
+    pub kv_type: Option<String>,
+
     /// Read every question of a decision on a canvas of its own, so that none depends on what else is asked
     #[arg(long, env = "LANEWAY_ISOLATED_READS")]
     pub isolated_reads: bool,

@@ -79,6 +79,7 @@ pub fn engine_settings(settings: &ModelSettings, context_length: usize) -> Engin
         pool_positions: None,
         threads: settings.threads,
         stages: settings.stages.clone(),
+        kv_type: settings.kv_type,
     }
 }
 

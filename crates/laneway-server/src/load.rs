@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context, Result};
 use laneway_api::{ElementType, KvLayout};
 use laneway_decisions::{Reader, ReaderOptions};
+use laneway_engine::KvType;
 use laneway_files::{Family, ModelConfig, Weights};
 use laneway_session::canvas::CanvasLimits;
 use laneway_text::{ChatTemplate, Tokenizer};
@@ -106,16 +107,20 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
         reader,
         usual: usual_sampling(weights.config()),
         fingerprint: format!("fp_{}", &hexadecimal(&Sha256::digest(facts))[..12]),
-        kv: kv_layout(weights.config()),
+        kv: kv_layout(weights.config(), settings.kv_type),
         path,
     })
 }
 
-/// The engine's pages: K and V of every layer that has its own, in f32.
-fn kv_layout(config: &ModelConfig) -> KvLayout {
+/// The engine's pages: K and V of every layer that has its own.
+fn kv_layout(config: &ModelConfig, kv_type: KvType) -> KvLayout {
     let owners = config.layers.iter().enumerate().filter(|(index, layer)| layer.kv_layer == *index);
     KvLayout {
-        element: ElementType::F32,
+        element: match kv_type {
+            KvType::F32 => ElementType::F32,
+            KvType::F16 => ElementType::F16,
+            KvType::Q8 => ElementType::Q8_0,
+        },
         layers: config.layers.len() as u32,
         widths: owners.map(|(_, layer)| (layer.kv_heads * layer.head_dim) as u32).collect(),
         page_positions: PAGE_POSITIONS,

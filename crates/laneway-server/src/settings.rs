@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use laneway_api::StoreCodec;
-use laneway_engine::{DeviceChoice, StageSettings};
+use laneway_engine::{DeviceChoice, KvType, StageSettings};
 use serde::Deserialize;
 
 use crate::args::{ChatArgs, ModelArgs, ReadArgs, ServeArgs};
@@ -37,6 +37,7 @@ pub struct Config {
     model: Option<String>,
     device: Option<Device>,
     split: Option<Layers>,
+    kv_type: Option<String>,
     lanes: Option<usize>,
     ctx: Option<usize>,
     threads: Option<usize>,
@@ -117,6 +118,7 @@ pub struct ModelSettings {
     pub device: DeviceChoice,
     /// None for the whole model on one device.
     pub stages: Vec<StageSettings>,
+    pub kv_type: KvType,
     /// None for what suits the model.
     pub lanes: Option<usize>,
     pub context_length: Option<usize>,
@@ -181,12 +183,15 @@ impl ModelArgs {
             Some(Layers::Many(layers)) => Some(layers.clone()),
             None => None,
         });
+        let kv_type = self.kv_type.as_ref().or(config.kv_type.as_ref()).map_or(Ok(KvType::F32), |text| text.parse());
+        let kv_type = kv_type.map_err(|error| Usage(format!("kv-type: {error}")))?;
         let (device, stages) = stages(&device, split.unwrap_or_default())?;
         let model = self.model.clone().or_else(|| config.model.clone());
         Ok(ModelSettings {
             model: model.unwrap_or_else(|| catalogue::DEFAULT.to_owned()),
             device,
             stages,
+            kv_type,
             lanes: None,
             context_length: within("ctx", self.ctx.or(config.ctx), 1 << 24)?,
             threads: within("threads", self.threads.or(config.threads), 1024)?,
@@ -410,6 +415,7 @@ mod tests {
         refused(&["--checkpoints", "x", "--checkpoint-budget", "4T"], "", "checkpoint-budget is \"4T\"");
         refused(&["--checkpoints", "x", "--checkpoint-budget", "99999999999G"], "", "checkpoint-budget");
         refused(&["--checkpoint-budget", "4G"], "", "need checkpoints");
+        refused(&["--kv-type", "auto"], "", "kv-type: \"auto\" is no type of the K/V cache");
         refused(&["--split", "3,2"], "", "split is [3, 2]");
         refused(&["--split", "0"], "", "split is [0]");
         refused(&["--split", "3", "--device", "cpu,cpu,cpu"], "", "device names 3 devices");

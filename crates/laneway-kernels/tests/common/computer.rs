@@ -98,6 +98,7 @@ pub fn kernels(gpu: &Gpu, weights: &Weights, lane: u32) -> Kernels {
         vocab: network.config().vocab_size,
         canvas_length: CANVAS,
         hidden: network.config().hidden_size,
+        kv_type: laneway_model::KvType::F32,
     };
     Kernels { runner: Runner::new(gpu, network, shape).unwrap(), lane }
 }
