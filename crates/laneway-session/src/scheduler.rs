@@ -187,8 +187,8 @@ impl Scheduler {
             let shared = self.lanes.cacheable(shared);
             self.lanes.written(lane) < shared && shared >= cached + WORTH_WAITING * self.limits.page_positions
         };
-        let running = self.active.iter().enumerate().filter_map(|(lane, active)| Some((lane, active.as_ref()?)));
-        running.map(is_ahead).any(|is_ahead| is_ahead)
+        let mut running = self.active.iter().enumerate().filter_map(|(lane, active)| Some((lane, active.as_ref()?)));
+        running.any(is_ahead)
     }
 
     /// Gives the task a lane and pages, or gives it back unchanged when there are none now.
