@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use laneway_protocol::ApiError;
 use laneway_session::{Finish, FinishReason, TurnError, TurnRecord};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::histogram::Histogram;
@@ -23,7 +23,8 @@ mod service;
 
 use service::ServiceCollector;
 
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const TTFT: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -185,13 +186,17 @@ impl ApiMetrics {
         }
     }
 
-    fn text(&self, models: &[Arc<TextModel>]) -> Result<String, fmt::Error> {
+    fn text(&self, models: &[Arc<TextModel>], is_open: bool) -> Result<String, fmt::Error> {
         for model in models {
             self.read_records(model);
         }
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+        let mut all = String::new();
+        if is_open {
+            text::encode(&mut all, &self.registry)?;
+        } else {
+            prometheus_text::encode(&mut all, &self.registry)?;
+        }
+        Ok(all)
     }
 }
 
@@ -199,8 +204,15 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-/// All figures as OpenMetrics text.
-pub(crate) async fn answer(State(state): State<Arc<ApiState>>) -> Result<Response, Refusal> {
-    let text = state.metrics.text(&state.models).map_err(|_| ApiError::internal("the metrics could not be written"))?;
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+/// All figures, as OpenMetrics text for those who ask for it and in Prometheus' own format for all others, some of whom
+/// read no other.
+pub(crate) async fn answer(State(state): State<Arc<ApiState>>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let accepted = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let is_open = accepted.contains("application/openmetrics-text");
+    let text = state
+        .metrics
+        .text(&state.models, is_open)
+        .map_err(|_| ApiError::internal("the metrics could not be written"))?;
+    let kind = if is_open { OPEN_METRICS } else { CLASSIC };
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

@@ -14,7 +14,7 @@ async fn the_metrics_have_the_names_that_routers_know() {
     assert_eq!(server.chat(r#","max_tokens":1"#).await.status, 200);
     assert_eq!(server.chat(r#","n":0"#).await.status, 400);
     let reply = server.get("/metrics").await;
-    assert_eq!(reply.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for line in [
         r#"vllm:num_requests_waiting{model_name="tiny",engine="0"} 0.0"#,
         r#"vllm:num_requests_running{model_name="tiny",engine="0"} 0.0"#,
@@ -28,10 +28,14 @@ async fn the_metrics_have_the_names_that_routers_know() {
         r#"laneway_ready{model_name="tiny",engine="0"} 1"#,
         "# TYPE vllm:time_to_first_token_seconds histogram",
         "# TYPE vllm:num_requests_waiting gauge",
-        "# EOF",
+        "# TYPE vllm:generation_tokens_total counter",
     ] {
         assert!(reply.body.lines().any(|found| found == line), "{line} is missing in\n{}", reply.body);
     }
+    let open = b"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: application/openmetrics-text;version=1.0.0\r\nconnection: close\r\n\r\n";
+    let open = server.raw(open).await;
+    assert_eq!(open.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert!(open.body.contains("# TYPE vllm:generation_tokens counter") && open.body.ends_with("# EOF\n"));
     let intervals = "vllm:inter_token_latency_seconds_count{model_name=\"tiny\",engine=\"0\"} 8";
     assert!(reply.body.lines().any(|line| line == intervals), "{}", reply.body);
 }

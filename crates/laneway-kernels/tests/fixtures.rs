@@ -140,6 +140,7 @@ fn real_models_reproduce_their_greedy_ids() {
                 vocab: network.config().vocab_size,
                 canvas_length: 0,
                 hidden: network.config().hidden_size,
+                kv_type: laneway_model::KvType::F32,
             };
             let mut runner = Runner::new(&gpu, network, shape).unwrap();
             for (case, reference) in references[name]["cases"].as_object().unwrap() {
