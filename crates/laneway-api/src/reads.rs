@@ -167,7 +167,7 @@ fn failure(error: TurnError) -> DecisionError {
         TurnError::Load(_) | TurnError::ShuttingDown | TurnError::Cancelled => {
             DecisionError::unavailable(error.to_string())
         }
-        TurnError::Engine(_) | TurnError::Internal | TurnError::InvalidRead(_) => {
+        TurnError::Engine(_) | TurnError::Internal | TurnError::InvalidRead(_) | TurnError::Refused => {
             DecisionError::internal(error.to_string())
         }
     }

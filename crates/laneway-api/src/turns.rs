@@ -164,6 +164,7 @@ impl Turns {
             source: Source::Http,
             denoising: self.denoising(settings),
             wants_drafts: settings.drafts,
+            gate: None,
             namespace: cache_namespace(settings),
             target: if settings.one_shot { Target::OneShot } else { Target::Transient },
         };
@@ -267,6 +268,7 @@ fn failure(error: &TurnError, param: &str) -> ApiError {
     match error {
         TurnError::ContextExceeded { prompt, limit } => ApiError::context_length(param, *prompt, *limit),
         TurnError::EmptyPrompt => ApiError::invalid("the prompt has no tokens"),
+        TurnError::Refused => ApiError::forbidden(error.to_string()),
         TurnError::QueueTimeout => ApiError::busy(1),
         TurnError::DeadlineExceeded => ApiError::timeout("the answer was not complete in time"),
         TurnError::Load(_) => ApiError::unavailable("load_failed", error.to_string()),

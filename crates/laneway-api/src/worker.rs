@@ -149,6 +149,7 @@ impl<K: PartialEq + Clone + Send + 'static> Worker<K> {
             source: request.source,
             denoising: None,
             wants_drafts: false,
+            gate: None,
             namespace: 0,
             target: laneway_session::Target::default(),
         };

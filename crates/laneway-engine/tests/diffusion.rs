@@ -79,6 +79,7 @@ fn answer(model: &str, device: &str, ask: Ask) -> Answer {
         source: Source::LocalChat,
         denoising: Some(ask.denoising),
         wants_drafts: true,
+        gate: None,
         namespace: 0,
         target: laneway_session::Target::default(),
     };

@@ -50,6 +50,11 @@ impl ApiError {
         Self::new(401, "authentication_error", Some("invalid_api_key"), message)
     }
 
+    /// 403 for what the application that embeds the server does not allow.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(403, "permission_error", Some("refused"), message)
+    }
+
     /// 404 for a model that is not served here.
     pub fn model_not_found(name: &str) -> Self {
         let shown: String = name.chars().take(100).collect();

@@ -20,6 +20,7 @@ mod engine;
 pub mod fake;
 #[doc = include_str!("lifecycle.md")]
 pub mod lifecycle {}
+mod gate;
 mod intake;
 mod lanes;
 mod metrics;
@@ -44,6 +45,7 @@ pub use engine::{
     Block, Draft, Drafted, Engine, EngineError, EngineLimits, InvalidLimits, LabelRow, PageCopy, Pass, Row, Sampled,
     StepOutcome, StepPlan, Token,
 };
+pub use gate::{Gate, GateId, Gates, Registration};
 pub use intake::{Intake, SubmitError, Ticket, default_queue_depth};
 pub use lanes::{LaneRow, LaneStats};
 pub use metrics::{Counts, Metrics, ModelState, ReadRecord, Snapshot, TurnRecord};

@@ -2,8 +2,11 @@
 
 mod canvas;
 
+use std::sync::Arc;
+
 use crate::canvas::Denoising;
 use crate::denoise::Canvas;
+use crate::gate::{Gate, GateId};
 use crate::metrics::TurnRecord;
 use crate::outlet::Outlet;
 use crate::random::SplitMix64;
@@ -29,6 +32,8 @@ pub(crate) struct Run {
     denoising: Option<Denoising>,
     wants_drafts: bool,
     pub target: Target,
+    pub gate_id: Option<GateId>,
+    pub gate: Option<Arc<dyn Gate>>,
     /// Where the draws of the next canvas begin.
     rng: SplitMix64,
     /// The canvas under revision.
@@ -55,7 +60,17 @@ struct Clock {
 impl Run {
     pub fn new(now: u64, namespace: u64, turn: Turn, outlet: Outlet) -> Self {
         let Turn {
-            prompt, max_tokens, sampling, decoder, cancel, deadline_ms, denoising, wants_drafts, target, ..
+            prompt,
+            max_tokens,
+            sampling,
+            decoder,
+            cancel,
+            deadline_ms,
+            denoising,
+            wants_drafts,
+            target,
+            gate,
+            ..
         } = turn;
         Self {
             rng: SplitMix64::new(sampling.seed),
@@ -63,6 +78,8 @@ impl Run {
             denoising,
             wants_drafts,
             target,
+            gate_id: gate,
+            gate: None,
             outlet,
             decoder,
             sampling,
@@ -170,6 +187,19 @@ impl Run {
     /// Whether another token may be sampled while `pending` samples are not read back.
     pub fn wants_sample(&self, pending: usize) -> bool {
         self.completion_tokens() + pending < self.budget
+    }
+
+    /// Asks for leave to commit the next token, or to make the next pass over a canvas.
+    pub fn may_go_on(&self) -> bool {
+        let Some(gate) = &self.gate else { return true };
+        let index = self.completion_tokens();
+        let is_first = self.clock.prefilled.is_none();
+        (!is_first || gate.prefilled(self.prompt_tokens, self.budget)) && gate.before(index)
+    }
+
+    /// Tells of the token that was committed last.
+    pub fn may_have_gone_on(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.after(self.completion_tokens().saturating_sub(1)))
     }
 
     /// Takes the next token of the answer; says why the answer ends, if it does.

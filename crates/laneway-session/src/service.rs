@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::action::{Action, EngineCall, Outcome};
 use crate::engine::{EngineError, EngineLimits};
+use crate::gate::Gates;
 use crate::intake::{Intake, SubmitError, Ticket};
 use crate::lanes::LaneStats;
 use crate::metrics::{Metrics, ModelState};
@@ -111,6 +112,7 @@ pub struct Service<K> {
     config: ServiceConfig,
     observer: Option<Arc<dyn Observer>>,
     on_kept: Option<Box<dyn FnMut(Kept) + Send>>,
+    gates: Gates,
     last_used: u64,
     /// Of the engine when nobody who waits could be admitted; none after the queue has changed.
     elected: Option<(u64, bool)>,
@@ -135,6 +137,7 @@ impl<K: PartialEq + Clone> Service<K> {
             config,
             observer: None,
             on_kept: None,
+            gates: Gates::default(),
             last_used: 0,
             elected: None,
         }
@@ -153,6 +156,11 @@ impl<K: PartialEq + Clone> Service<K> {
     /// Tells an observer of lanes and pages, of every model that is loaded from now on.
     pub fn observe(&mut self, observer: Arc<dyn Observer>) {
         self.observer = Some(observer);
+    }
+
+    /// Looks up the gates that turns name in these.
+    pub fn with_gates(self, gates: Gates) -> Self {
+        Self { gates, ..self }
     }
 
     /// Forgets all prefixes that no turn or read uses.
@@ -226,6 +234,10 @@ impl<K: PartialEq + Clone> Service<K> {
     /// Queues a turn or read whose place was reserved; one that can never fit the loaded model ends at once.
     pub fn enqueue(&mut self, now: u64, request: Request<K>, ticket: Ticket) {
         let mut task = Task::new(now, ticket);
+        if !task.resolve_gate(&self.gates) {
+            task.finish(now, Err(TurnError::Refused));
+            return;
+        }
         let model = self.model.as_ref().filter(|model| model.settings == request.settings);
         if let Some(error) = model.and_then(|model| task.refused(model.scheduler.limits())) {
             task.finish(now, Err(error));

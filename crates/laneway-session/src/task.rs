@@ -1,6 +1,7 @@
 //! What a lane works on: a turn or a read.
 
 use crate::EngineLimits;
+use crate::gate::Gates;
 use crate::intake::{Ticket, Work};
 use crate::reading::Reading;
 use crate::run::Run;
@@ -27,6 +28,14 @@ impl Task {
             Self::Turn(run) => run.namespace,
             Self::Read(reading) => reading.namespace,
         }
+    }
+
+    /// Finds the gate that a turn names; false if there is none of that name.
+    pub fn resolve_gate(&mut self, gates: &Gates) -> bool {
+        let Self::Turn(run) = self else { return true };
+        let Some(id) = run.gate_id else { return true };
+        run.gate = gates.find(&id);
+        run.gate.is_some()
     }
 
     /// Whether nothing of what it computes is kept.

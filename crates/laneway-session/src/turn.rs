@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Sampling;
 use crate::canvas::Denoising;
+use crate::gate::GateId;
 use crate::transfer::Target;
 
 /// One request and everything that is needed to answer it.
@@ -30,6 +31,8 @@ pub struct Turn {
     pub denoising: Option<Denoising>,
     /// Whether [`Event::Draft`]s are wanted.
     pub wants_drafts: bool,
+    /// Where leave for every token is asked; a name that is not registered is refused.
+    pub gate: Option<GateId>,
     /// Keeps what is cached of it apart from that of other namespaces, for example of other tenants; 0 for all alike.
     pub namespace: u64,
     /// What becomes of its state afterwards.
@@ -203,6 +206,9 @@ pub enum TurnError {
     /// The loaded model cannot make this read.
     #[error("the read cannot be made: {0}")]
     InvalidRead(&'static str),
+    /// The gate that the turn names refused it, or there is no such gate.
+    #[error("the application refused to go on")]
+    Refused,
     /// No lane became free in the time that requests may wait.
     #[error("no lane became free in time")]
     QueueTimeout,

@@ -508,3 +508,55 @@ fn figures_tell_when_they_were_taken() {
     lab.settle();
     assert_eq!((reader.snapshot().captured_ms, reader.snapshot().lanes.active), (lab.now, 0));
 }
+
+/// Allows so many tokens, and notes what it was asked.
+struct Allowance {
+    tokens: usize,
+    asked: std::sync::Mutex<Vec<(&'static str, usize)>>,
+}
+
+impl Gate for Allowance {
+    fn prefilled(&self, input_tokens: usize, ceiling: usize) -> bool {
+        self.asked.lock().unwrap().extend([("input", input_tokens), ("ceiling", ceiling)]);
+        true
+    }
+
+    fn before(&self, index: usize) -> bool {
+        self.asked.lock().unwrap().push(("before", index));
+        index < self.tokens
+    }
+
+    fn after(&self, index: usize) -> bool {
+        self.asked.lock().unwrap().push(("after", index));
+        true
+    }
+}
+
+/// S34: leave is asked after the prompt and around every token; without a gate of that name there is none.
+#[test]
+fn a_gate_decides_token_by_token() {
+    let gates = Gates::default();
+    let allowance = std::sync::Arc::new(Allowance { tokens: 2, asked: Default::default() });
+    let registration = gates.register([7; 16], allowance.clone()).unwrap();
+    assert!(gates.register([7; 16], allowance.clone()).is_none());
+    let mut lab = Lab::new(LIMITS);
+    lab.service = Service::new(ServiceConfig::default()).with_gates(gates.clone());
+    let submit = |lab: &mut Lab, gate| {
+        lab.submit_with(1, &[1, 2, 3], |turn| {
+            turn.max_tokens = Some(5);
+            turn.decoder = Box::new(laneway_session::fake::FakeDecoder { endless: true, ..Default::default() });
+            turn.gate = gate;
+        })
+    };
+    let (gated, free) = (submit(&mut lab, Some([7; 16])), submit(&mut lab, None));
+    lab.settle();
+    assert_eq!((gated.error(), gated.tokens().len(), free.finish().completion_tokens), (TurnError::Refused, 2, 5));
+    assert_eq!(
+        *allowance.asked.lock().unwrap(),
+        [("input", 3), ("ceiling", 5), ("before", 0), ("after", 0), ("before", 1), ("after", 1), ("before", 2)]
+    );
+    drop(registration);
+    assert_eq!(submit(&mut lab, Some([7; 16])).error(), TurnError::Refused);
+    let snapshot = lab.snapshot();
+    assert_eq!((snapshot.lanes.active, snapshot.total().failed), (0, 2));
+}

@@ -79,6 +79,7 @@ impl Driver {
             source: Source::LocalChat,
             denoising: None,
             wants_drafts: false,
+            gate: None,
             namespace: 0,
             target: laneway_session::Target::default(),
         };

@@ -80,7 +80,12 @@ impl Scheduler {
                 }
                 let accepted = sample.map(|Sampled { token, logprob, top, .. }| TokenLogprob { token, logprob, top });
                 match accepted {
-                    Some(token) => run.accept(now, token).map(Ok),
+                    Some(_) if !run.may_go_on() => Some(Err(TurnError::Refused)),
+                    Some(token) => match run.accept(now, token) {
+                        // The last one is told of, too, but its answer changes nothing any more.
+                        ending if !run.may_have_gone_on() && ending.is_none() => Some(Err(TurnError::Refused)),
+                        ending => ending.map(Ok),
+                    },
                     // A turn that asks for no token ends with its prompt.
                     None => (end == active.goal && !run.wants_sample(0)).then_some(Ok(FinishReason::Length)),
                 }
@@ -100,6 +105,9 @@ impl Scheduler {
         let Task::Turn(run) = &mut active.task else {
             return None;
         };
+        if !run.may_go_on() {
+            return Some(Err(TurnError::Refused));
+        }
         let ending = run.revise(now, drafts);
         active.goal = self.limits.encoded(run.tokens.len());
         ending

@@ -122,6 +122,7 @@ pub fn turn(prompt: &[u32]) -> (Turn, Told) {
         source: Source::Http,
         denoising: None,
         wants_drafts: false,
+        gate: None,
         namespace: 0,
         target: laneway_session::Target::default(),
     };
