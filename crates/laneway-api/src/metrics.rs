@@ -18,10 +18,11 @@ use prometheus_client::registry::Registry;
 
 use crate::refusal::Refusal;
 use crate::state::{ApiState, TextModel};
+use crate::telemetry::Telemetry;
 
 mod service;
 
-use service::ServiceCollector;
+use service::{ServiceCollector, SpanCollector};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -98,8 +99,11 @@ pub(crate) struct ApiMetrics {
 }
 
 impl ApiMetrics {
-    pub fn new(models: &[Arc<TextModel>]) -> Self {
+    pub fn new(models: &[Arc<TextModel>], telemetry: Option<&Telemetry>) -> Self {
         let mut registry = Registry::default();
+        if let Some(telemetry) = telemetry {
+            registry.register_collector(Box::new(SpanCollector(telemetry.clone())));
+        }
         registry.register_collector(Box::new(ServiceCollector::new(models)));
         let mut histograms = |name: &str, help: &str, buckets| {
             let family = Histograms::new_with_constructor(Buckets(buckets));

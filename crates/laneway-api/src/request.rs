@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::refusal::Refusal;
 use crate::state::ApiState;
 use crate::systemone;
+use crate::telemetry::{REQUEST, Span, SpanContext};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same under the name that System One's clients read.
@@ -26,7 +27,9 @@ const LONGEST_ID: usize = 128;
 
 /// Identifies, traces and counts a request.
 pub(crate) async fn trace(State(state): State<Arc<ApiState>>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
+    let (started, start) = (Instant::now(), SystemTime::now());
+    let parent = request.headers().get("traceparent").and_then(|header| header.to_str().ok());
+    let (context, parent) = SpanContext::of_request(parent);
     let id = request.headers().get(REQUEST_ID).filter(|id| is_valid(id)).cloned().unwrap_or_else(new_id);
     let session = [SESSION_ID, SESSION_TOKEN]
         .iter()
@@ -35,10 +38,15 @@ pub(crate) async fn trace(State(state): State<Arc<ApiState>>, request: Request, 
     let shown = id.to_str().unwrap_or_default();
     let span = tracing::debug_span!("request", id = shown, method = %request.method(), path = request.uri().path());
     async {
-        let mut response = next.run(request).await;
+        let mut response = REQUEST.scope(context, next.run(request)).await;
         let status = response.status().as_u16();
         tracing::debug!(status, ms = started.elapsed().as_millis() as u64, "answered");
         state.metrics.count_request(&route, status);
+        if let Some(telemetry) = &state.options.telemetry {
+            let attributes = vec![("http.response.status_code", status.into()), ("request_id", shown.into())];
+            let (name, end) = (route.clone(), SystemTime::now());
+            telemetry.send(Span { name, context, parent, start, end, attributes });
+        }
         if systemone::is_path(&route) {
             response.headers_mut().insert(TYPESAFE_REQUEST_ID, id.clone());
         }

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::metrics::ApiMetrics;
 use crate::sessions::Sessions;
+use crate::telemetry::Telemetry;
 
 /// Bodies up to this size are tokenised in well under a millisecond.
 const SHORT_BODY_BYTES: usize = 4096;
@@ -80,7 +81,7 @@ impl TextModel {
 }
 
 /// What an operator may set.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ApiOptions {
     /// Demanded as a bearer token under `/v1/`; `None` lets everybody in.
     pub api_key: Option<String>,
@@ -95,6 +96,8 @@ pub struct ApiOptions {
     pub turn_timeout: Option<Duration>,
     /// A stream that has nothing to tell for this long gets a comment line, for whoever ends silent connections.
     pub keep_alive: Duration,
+    /// Collects spans; `None` collects none.
+    pub telemetry: Option<Telemetry>,
 }
 
 impl Default for ApiOptions {
@@ -107,6 +110,7 @@ impl Default for ApiOptions {
             body_timeout: Duration::from_secs(30),
             turn_timeout: Some(Duration::from_secs(600)),
             keep_alive: Duration::from_secs(5),
+            telemetry: None,
         }
     }
 }
@@ -139,7 +143,7 @@ impl ApiState {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let models: Vec<_> = models.into_iter().map(Arc::new).collect();
         Self {
-            metrics: ApiMetrics::new(&models),
+            metrics: ApiMetrics::new(&models, options.telemetry.as_ref()),
             models,
             options,
             tokenising: Arc::new(Semaphore::new(threads)),

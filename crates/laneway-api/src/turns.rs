@@ -1,7 +1,7 @@
 //! The turns behind one request: prompts in, merged news out.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use laneway_protocol::chat::{CanvasDraft, ScoredToken, TokenLogprob};
 use laneway_protocol::{ApiError, FinishReason, SamplingOptions, TurnSettings, Usage};
@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::decoder::TextDecoder;
 use crate::state::{ApiState, Phase, TextModel, shutting_down};
+use crate::telemetry::{REQUEST, SpanContext};
 
 /// Token ids of one prompt, and the field that errors about it name.
 pub(crate) struct TokenPrompt {
@@ -50,6 +51,8 @@ pub(crate) struct Turns {
     choices_per_prompt: u32,
     wants_logprobs: bool,
     usage: Usage,
+    /// The request's span, and when its turns began.
+    span: Option<(SpanContext, SystemTime)>,
 }
 
 impl Turns {
@@ -76,6 +79,7 @@ impl Turns {
             choices_per_prompt: settings.choices,
             wants_logprobs: settings.top_logprobs.is_some(),
             usage: Usage::default(),
+            span: REQUEST.try_get().ok().map(|request| (request, SystemTime::now())),
             state,
             model,
         };
@@ -223,9 +227,16 @@ impl Turns {
         }
     }
 
+    fn tell_span(&self, result: &Result<Finish, TurnError>) {
+        if let (Some(telemetry), Some((request, start))) = (&self.state.options.telemetry, self.span) {
+            telemetry.turn(request, &self.model.info.id, start, result);
+        }
+    }
+
     fn finished(&mut self, choice: u32, result: Result<Finish, TurnError>) -> Result<News, ApiError> {
         self.running[choice as usize] = None;
         self.state.metrics.count_finished(&self.model, &result);
+        self.tell_span(&result);
         let finish = result.map_err(|error| failure(&error, self.param))?;
         self.usage.completion_tokens += finish.completion_tokens as u64;
         // The answers to one prompt share it, so it counts once.
@@ -252,6 +263,7 @@ impl Drop for Turns {
         }
         if left > 0 {
             self.model.service.wake();
+            self.tell_span(&Err(TurnError::Cancelled));
             tracing::debug!(turns = left, "unfinished turns cancelled");
         }
     }

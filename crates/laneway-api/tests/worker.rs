@@ -338,3 +338,41 @@ async fn health_tells_a_loading_and_a_stuck_engine() {
     settled(&server).await;
     tokio::time::timeout(Duration::from_secs(20), until(None)).await.expect("it works again");
 }
+
+/// Keeps the batches.
+struct Recorded(std::sync::mpsc::Sender<serde_json::Value>);
+
+impl laneway_api::SpanSink for Recorded {
+    fn export(&mut self, batch: &str) -> Result<(), String> {
+        self.0.send(serde_json::from_str(batch).unwrap()).map_err(|error| error.to_string())
+    }
+}
+
+/// S30, S35: spans continue the caller's trace, say how much and how long, and nothing of what was said.
+#[tokio::test]
+async fn spans_of_requests_and_turns_reach_a_collector() {
+    let (sender, batches) = std::sync::mpsc::channel();
+    let level = laneway_api::TelemetryLevel::Debug;
+    let mut setup = setup();
+    setup.options.telemetry = Some(laneway_api::Telemetry::start(level, Box::new(Recorded(sender))).unwrap());
+    let server = start(&setup).await;
+    let (trace, parent) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+    let lines = format!("content-type: application/json\r\ntraceparent: 00-{trace}-{parent}-01\r\n");
+    let body = chat_body(r#","seed":3,"max_tokens":4"#);
+    assert_eq!(server.post_with("/v1/chat/completions", &lines, body.as_bytes()).await.status, 200);
+    let mut spans = Vec::new();
+    while spans.len() < 5 {
+        let batch = batches.recv_timeout(Duration::from_secs(20)).unwrap();
+        spans.extend(batch["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().clone());
+    }
+    let named = |name: &str| spans.iter().find(|span| span["name"] == name).unwrap();
+    let (request, turn) = (named("/v1/chat/completions"), named("turn"));
+    assert_eq!((&request["traceId"], &request["parentSpanId"]), (&trace.into(), &parent.into()));
+    assert_eq!(turn["parentSpanId"], request["spanId"]);
+    for phase in ["queue", "prefill", "decode"] {
+        assert_eq!((&named(phase)["parentSpanId"], &named(phase)["traceId"]), (&turn["spanId"], &trace.into()));
+    }
+    let text = serde_json::Value::from(spans.clone()).to_string();
+    assert!(text.contains(r#""outcome""#) && !text.contains("assistant") && !text.contains("w1"), "{text}");
+    assert!(server.get("/metrics").await.body.contains("laneway_spans_dropped_total 0"));
+}

@@ -72,6 +72,16 @@ fn plain_variants() -> Vec<Variant> {
         let constants = [("HEADS", heads), ("QUADS", quads), ("ROUND", round), ("ROUNDS", rounds)];
         all.push(Variant::new(Shader::AttentionRows, &[&[("WORKGROUP", 8)], &constants[..]].concat()));
     }
+    // Pages of smaller types.
+    for kinds in [[("KV_F16", 1), ("KV_Q8", 0)], [("KV_F16", 0), ("KV_Q8", 1)]] {
+        for dim in [16, 64, 80, 256] {
+            all.push(Variant::new(Shader::Attention, &[&[("HEAD_DIM", dim)], &kinds[..]].concat()));
+        }
+        let constants = [("WORKGROUP", 8), ("HEADS", 3), ("QUADS", 16), ("ROUND", 16), ("ROUNDS", 1)];
+        all.push(Variant::new(Shader::AttentionRows, &[&constants[..], &kinds].concat()));
+        all.push(Variant::new(Shader::StoreKv, &[&[("WORKGROUP", 8)], &kinds[..]].concat()));
+    }
+    all.push(Variant::new(Shader::Rope, &[("WORKGROUP", 64), ("HEAD_NORM", 1), ("PACKED", 1)]));
     for shader in [Shader::Mix, Shader::Condition, Shader::DraftWeigh, Shader::CopyPages] {
         all.push(Variant::new(shader, &[("WORKGROUP", 64)]));
     }

@@ -133,6 +133,15 @@ pub struct ServeArgs {
     #[arg(long, env = "LANEWAY_DRAIN_TIME", value_name = "SECONDS")]
     pub drain_time: Option<u64>,
 
+    /// Spans of requests to collect: off, summary, or debug with the phases of every answer
+    /// [default: summary with an endpoint, else off]
+    #[arg(long, env = "LANEWAY_TELEMETRY", value_name = "LEVEL")]
+    pub telemetry: Option<String>,
+
+    /// OTLP collector that takes the spans, for example http://127.0.0.1:4318, or stderr
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub telemetry_endpoint: Option<String>,
+
     /// Lanes that stay ready between answers; others are counted as free [default: all]
     #[arg(long, env = "LANEWAY_IDLE_LANES", value_name = "N")]
     pub idle_lanes: Option<usize>,

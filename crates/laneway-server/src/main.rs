@@ -24,6 +24,7 @@ mod pull;
 mod read;
 mod serve;
 mod settings;
+mod telemetry;
 mod tokenizer;
 mod usage;
 mod usual;

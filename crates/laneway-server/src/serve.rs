@@ -24,6 +24,7 @@ use crate::host::{self, Host, Opened};
 use crate::load::{PAGE_POSITIONS, TextSide, content_files, text_side};
 use crate::output::{bytes, one_line, print};
 use crate::settings::{CheckpointSettings, ServeSettings, Usage};
+use crate::telemetry;
 use crate::tokenizer::Origin;
 
 const CHAT_PAGE: &str = include_str!("../../../web/chat.html");
@@ -69,7 +70,7 @@ async fn serve(settings: &ServeSettings, text: TextSide) -> Result<()> {
     let example = example(&text);
     let sessions = Arc::new(sessions(settings, &text, &host)?);
     let model = TextModel { sessions: Some(sessions.clone()), ..text_model(text, &host) };
-    let state = Arc::new(ApiState::new(vec![model], options(settings)));
+    let state = Arc::new(ApiState::new(vec![model], options(settings)?));
     let app = router(state.clone(), pages());
 
     let (failed, failure) = oneshot::channel();
@@ -163,13 +164,16 @@ fn text_model(text: TextSide, host: &Host) -> TextModel {
     }
 }
 
-fn options(settings: &ServeSettings) -> ApiOptions {
-    ApiOptions {
+fn options(settings: &ServeSettings) -> Result<ApiOptions> {
+    let telemetry =
+        settings.telemetry.as_ref().map(|(level, endpoint)| telemetry::start(*level, endpoint)).transpose()?;
+    Ok(ApiOptions {
+        telemetry,
         api_key: settings.api_key.clone(),
         admin_key: settings.admin_key.clone(),
         cors_origins: settings.cors_origins.clone(),
         ..ApiOptions::default()
-    }
+    })
 }
 
 fn pages() -> Router {

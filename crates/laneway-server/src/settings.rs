@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use laneway_api::StoreCodec;
+use laneway_api::{StoreCodec, TelemetryLevel};
 use laneway_engine::{DeviceChoice, KvType, StageSettings};
 use serde::Deserialize;
 
@@ -53,6 +53,8 @@ pub struct Config {
     checkpoint_budget: Option<Size>,
     checkpoint_codec: Option<String>,
     checkpoint_min: Option<usize>,
+    telemetry: Option<String>,
+    telemetry_endpoint: Option<String>,
     drain_time: Option<u64>,
     idle_lanes: Option<usize>,
     safe_mode: bool,
@@ -154,6 +156,8 @@ pub struct ServeSettings {
     pub admin_key: Option<String>,
     /// None where nothing is stored.
     pub checkpoints: Option<CheckpointSettings>,
+    /// Where spans go, and how many; none where nobody wants them.
+    pub telemetry: Option<(TelemetryLevel, String)>,
     /// How long requests are still taken after a signal to end.
     pub drain_time: Duration,
     /// None for all.
@@ -223,6 +227,7 @@ impl ServeArgs {
             check_origin(origin)?;
         }
         let checkpoints = self.checkpoints(config)?;
+        let telemetry = self.telemetry(config)?;
         let idle_lanes = match self.idle_lanes.or(config.idle_lanes) {
             Some(0) => Some(0),
             other => within("idle-lanes", other, 256)?,
@@ -237,6 +242,7 @@ impl ServeArgs {
             queue_timeout: Duration::from_secs(self.queue_timeout.or(config.queue_timeout).unwrap_or(0).min(86_400)),
             admin_key,
             checkpoints,
+            telemetry,
             drain_time: Duration::from_secs(self.drain_time.or(config.drain_time).unwrap_or(0).min(86_400)),
             idle_lanes,
             safe_mode: self.safe_mode.unwrap_or(config.safe_mode),
@@ -246,6 +252,32 @@ impl ServeArgs {
 }
 
 impl ServeArgs {
+    fn telemetry(&self, config: &Config) -> Result<Option<(TelemetryLevel, String)>> {
+        let endpoint = self.telemetry_endpoint.clone().or_else(|| config.telemetry_endpoint.clone());
+        let endpoint = endpoint.filter(|endpoint| !endpoint.trim().is_empty());
+        let level = match self.telemetry.as_ref().or(config.telemetry.as_ref()).map(String::as_str) {
+            None => None,
+            Some("off") => Some(TelemetryLevel::Off),
+            Some("summary") => Some(TelemetryLevel::Summary),
+            Some("debug") => Some(TelemetryLevel::Debug),
+            Some(other) => {
+                return Err(Usage(format!("telemetry is {other:?}, expected off, summary or debug")).into());
+            }
+        };
+        match (level, endpoint) {
+            (None, None) | (Some(TelemetryLevel::Off), None) => Ok(None),
+            (Some(_), None) => Err(Usage("telemetry needs telemetry-endpoint, a URL or stderr".to_owned()).into()),
+            (level, Some(endpoint)) if endpoint == "stderr" => {
+                Ok(Some((level.unwrap_or_default().for_stderr(), endpoint)))
+            }
+            (Some(TelemetryLevel::Off), Some(_)) => Ok(None),
+            (level, Some(endpoint)) if endpoint.starts_with("http://") || endpoint.starts_with("https://") => {
+                Ok(Some((level.unwrap_or(TelemetryLevel::Summary), endpoint)))
+            }
+            (_, Some(other)) => Err(Usage(format!("telemetry-endpoint is {other:?}, expected a URL or stderr")).into()),
+        }
+    }
+
     fn checkpoints(&self, config: &Config) -> Result<Option<CheckpointSettings>> {
         let from_file = config.checkpoint_budget.as_ref().map(|size| match size {
             Size::Bytes(bytes) => bytes.to_string(),
@@ -419,6 +451,9 @@ mod tests {
         refused(&["--split", "3,2"], "", "split is [3, 2]");
         refused(&["--split", "0"], "", "split is [0]");
         refused(&["--split", "3", "--device", "cpu,cpu,cpu"], "", "device names 3 devices");
+        refused(&["--telemetry", "all"], "", "telemetry is \"all\"");
+        refused(&["--telemetry", "debug"], "", "needs telemetry-endpoint");
+        refused(&["--telemetry-endpoint", "ftp://x"], "", "expected a URL or stderr");
         refused(&["--idle-lanes", "300"], "", "idle-lanes is 300");
     }
 }

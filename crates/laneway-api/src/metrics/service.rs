@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::ModelLabels;
 use crate::state::{Health, TextModel};
+use crate::telemetry::Telemetry;
 
 type Read<S, T> = fn(&S) -> T;
 /// Counts of a store, and notes that were dropped.
@@ -152,6 +153,31 @@ impl Collector for ServiceCollector {
             "Whether the model answers",
             ready.iter().map(|(l, r)| (l, ConstGauge::new(i64::from(*r)))),
         )
+    }
+}
+
+/// What became of spans that did not reach their collector.
+pub(super) struct SpanCollector(pub Telemetry);
+
+impl fmt::Debug for SpanCollector {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("SpanCollector")
+    }
+}
+
+impl Collector for SpanCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let (dropped, failed) = self.0.counts();
+        let figures = [
+            ("laneway_spans_dropped", "Spans that were given up", dropped),
+            ("laneway_span_exports_failed", "Batches of spans that the collector did not take", failed),
+        ];
+        for (name, help, value) in figures {
+            let counter = ConstCounter::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
+            counter.encode(metric)?;
+        }
+        Ok(())
     }
 }
 
