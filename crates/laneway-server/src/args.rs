@@ -21,7 +21,7 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Command {
     /// Serve a model over HTTP
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Chat with a model in the terminal
     Chat(ChatArgs),
     /// Download models into the cache
