@@ -19,7 +19,7 @@ use keeper::{Keeper, Order};
 pub use layout::KvLayout;
 
 /// Version of what engines compute: another number makes all earlier checkpoints foreign.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// A prompt waits no longer than this for what is stored of it.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -281,14 +281,16 @@ impl Facts {
     /// The identity of sessions that may have gone through a codec: lossy ones must not pass for exact ones, not even
     /// after they were restored.
     fn identity_as(&self, namespace: u64, codec: StoreCodec) -> Result<Identity, SessionError> {
-        let KvLayout { element, layers, widths, page_positions } = &self.layout;
+        let KvLayout { element, layers, widths, head_dims, page_positions } = &self.layout;
         let scope = Scope {
             model: self.digest()?,
             topology: "whole",
             stage: 0,
             layers: 0..*layers,
             schema: SCHEMA,
-            kv_layout: &format!("K then V, layer position value, {page_positions} positions, {widths:?}"),
+            kv_layout: &format!(
+                "K then V, head position value, {page_positions} positions, {widths:?} in heads of {head_dims:?}"
+            ),
             kv_type: &match codec {
                 StoreCodec::Exact => format!("{element:?}"),
                 StoreCodec::CacheGen => format!("{element:?} through archives"),

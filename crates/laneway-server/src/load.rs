@@ -115,7 +115,9 @@ pub fn text_side(settings: &ModelSettings) -> Result<TextSide> {
 /// The engine's pages: K and V of every layer that has its own.
 fn kv_layout(config: &ModelConfig, kv_type: KvType) -> KvLayout {
     let owners = config.layers.iter().enumerate().filter(|(index, layer)| layer.kv_layer == *index);
+    let head_dims = owners.clone().map(|(_, layer)| layer.head_dim as u32).collect();
     KvLayout {
+        head_dims,
         element: match kv_type {
             KvType::F32 => ElementType::F32,
             KvType::F16 => ElementType::F16,

@@ -7,6 +7,8 @@ use laneway_checkpoint::{Codec, Descriptor, ElementType, FormatError, PageRecord
 
 /// Tokens of a stored page: a few engine pages, so that there are not too many objects.
 const STORED_TOKENS: usize = 256;
+/// Values of a head that the lossy codec scales together.
+const SCALED: u32 = 32;
 
 /// Which layers have K/V, and of which type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct KvLayout {
     pub layers: u32,
     /// Values of K, and of V, that a position has in each layer that has K/V of its own.
     pub widths: Vec<u32>,
+    /// Values of a head in each of them: the lossy codec scales every head apart.
+    pub head_dims: Vec<u32>,
     /// Positions of an engine's page.
     pub page_positions: usize,
 }
@@ -25,6 +29,24 @@ impl KvLayout {
     /// Bytes of K, and of V, of one position over all layers.
     fn half_row_bytes(&self) -> usize {
         self.widths.iter().map(|width| self.bytes(*width)).sum()
+    }
+
+    /// Consecutive values of a row that are stored together, position after position: heads, or layers where blocks may
+    /// cross heads.
+    fn parts(&self) -> Vec<u32> {
+        let is_blocks = matches!(self.element, ElementType::Q8_0 | ElementType::Q4_0);
+        let layers = self.widths.iter().zip(&self.head_dims);
+        layers
+            .flat_map(|(&width, &dim)| {
+                let part = match dim {
+                    _ if is_blocks => width,
+                    dim if dim % SCALED == 0 && width % SCALED == 0 => SCALED,
+                    dim if dim > 0 && width % dim == 0 => dim,
+                    _ => width,
+                };
+                std::iter::repeat_n(part, (width / part.max(1)) as usize)
+            })
+            .collect()
     }
 
     /// Bytes of so many values of a row.
@@ -75,7 +97,7 @@ impl KvLayout {
         }
     }
 
-    /// The engine's pages of `tokens`, which begin at a stored page, as one: K layer after layer, then V.
+    /// The engine's pages of `tokens`, which begin at a stored page, as one: K head after head of every layer, then V.
     ///
     /// # Errors
     /// Pages that are not what the layout says.
@@ -92,7 +114,7 @@ impl KvLayout {
         }
         for half in 0..2 {
             let mut column = 0;
-            for &width in &self.widths {
+            for width in self.parts() {
                 let bytes = self.bytes(width);
                 for page in pages {
                     let rows = &page[half * page.len() / 2..][..page.len() / 2];
@@ -116,7 +138,7 @@ impl KvLayout {
         if descriptor != self.descriptor(tokens.clone()) {
             return Err(FormatError::Invalid { what: "page", reason: "belongs to another model" });
         }
-        let half = self.half_row_bytes();
+        let (half, parts) = (self.half_row_bytes(), self.parts());
         let mut pages = Vec::new();
         let mut start = 0;
         while start < tokens.len() {
@@ -124,7 +146,7 @@ impl KvLayout {
             let mut content = vec![0; 2 * positions * half];
             for part in 0..2 {
                 let mut column = 0;
-                for &width in &self.widths {
+                for &width in &parts {
                     let bytes = self.bytes(width);
                     let layer = part * tokens.len() * half + column * tokens.len();
                     for position in 0..positions {
@@ -151,9 +173,9 @@ impl KvLayout {
         let tokens = page.descriptor.token_count() as usize;
         let mut regions = Vec::with_capacity(2 * self.widths.len());
         let mut offset = 0;
-        for bins in [Bins::of_keys, Bins::of_values] {
-            for (layer, &width) in self.widths.iter().enumerate() {
-                let bins = bins(layer as u32, self.widths.len() as u32);
+        let bins = Bins::ThirtyTwo;
+        for _ in 0..2 {
+            for width in self.parts() {
                 let channels = width as usize;
                 regions.push(Region { offset, tokens, channels, element, transposed: false, bins });
                 offset += tokens * self.bytes(width);
@@ -168,7 +190,7 @@ mod tests {
     use super::*;
 
     fn layout(element: ElementType) -> KvLayout {
-        KvLayout { element, layers: 3, widths: vec![32, 64], page_positions: 32 }
+        KvLayout { element, layers: 3, widths: vec![32, 64], head_dims: vec![16, 64], page_positions: 32 }
     }
 
     /// Bytes that tell where they are: half, position, layer and value.
@@ -209,7 +231,7 @@ mod tests {
         assert!(layout.store(0..64, &whole[..1]).is_err());
         assert!(layout.store(0..63, &whole).is_err());
         let mut stored = layout.store(0..64, &whole).unwrap();
-        let other = KvLayout { widths: vec![64, 32], ..layout.clone() };
+        let other = KvLayout { widths: vec![64, 32], head_dims: vec![64, 32], ..layout.clone() };
         // The same size, and so told apart by the identity of the model alone.
         assert!(other.load(stored.clone()).is_ok());
         assert!(KvLayout { layers: 2, ..layout.clone() }.load(stored.clone()).is_err());

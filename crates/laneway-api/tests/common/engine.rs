@@ -136,6 +136,7 @@ impl Setup {
             element: ElementType::F32,
             layers: 1,
             widths: vec![1],
+            head_dims: vec![1],
             page_positions: self.limits.page_positions,
         };
         let scope = ModelScope { files: Vec::new(), positions: self.positions.clone() };
