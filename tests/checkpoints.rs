@@ -300,9 +300,11 @@ fn lossy_sessions_of_real_models_say_nearly_the_same() {
         let native = Server::start(&path, &["--device", "cpu"]);
         let stores = ["--checkpoints", folder.to_str().unwrap(), "--checkpoint-codec", "cachegen"];
         let lossy = Server::start(&path, &[&["--device", "cpu", "--admin-key", "adm"][..], &stores].concat());
+        // A link is served by the name of what it leads to.
+        let (_, served) = native.request("GET", "/v1/models", "");
+        let served: Value = serde_json::from_str(&served).unwrap();
         let ask = |server: &Server, prompt: &str, max_tokens: u32, members: Value| {
-            let mut body =
-                json!({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "logprobs": 1});
+            let mut body = json!({"model": served["data"][0]["id"], "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "logprobs": 1});
             body.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
             let (status, answer) = server.post("/v1/completions", &body);
             assert_eq!(status, 200, "{answer}");

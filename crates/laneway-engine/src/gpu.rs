@@ -239,7 +239,7 @@ fn check_bindings(
 ) -> Result<(), OpenError> {
     let limit = gpu.summary().max_binding_bytes;
     let widest = weights.config().layers[layers.clone()].iter().map(|l| l.kv_heads * l.head_dim).max().unwrap_or(0);
-    let needed = (pages * PAGE_POSITIONS * kv_type.row_bytes(widest)) as u64;
+    let needed = (pages * PAGE_POSITIONS * kv_type.resident_bytes(widest)) as u64;
     if needed <= limit {
         return Ok(());
     }

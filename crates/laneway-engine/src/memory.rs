@@ -55,7 +55,7 @@ impl Need {
 /// Bytes one position takes over these layers.
 pub(crate) fn kv_bytes_per_position(config: &ModelConfig, layers: &Range<usize>, kv_type: KvType) -> u64 {
     let owners = config.layers.iter().enumerate().filter(|(i, layer)| layer.kv_layer == *i && layers.contains(i));
-    owners.map(|(_, layer)| 2 * kv_type.row_bytes(layer.kv_heads * layer.head_dim) as u64).sum()
+    owners.map(|(_, layer)| 2 * kv_type.resident_bytes(layer.kv_heads * layer.head_dim) as u64).sum()
 }
 
 /// Memory that the system can still give, where it says so.

@@ -2,7 +2,7 @@
 
 use laneway_engine::{DeviceChoice, EngineSettings, KvType, ModelEngine};
 use laneway_files::Weights;
-use laneway_session::{Engine, EngineError, Row, Sampled, Sampling, SamplingOptions, StepPlan, Token};
+use laneway_session::{Engine, EngineError, PageCopy, Row, Sampled, Sampling, SamplingOptions, StepPlan, Token};
 
 const PROMPT: usize = 71;
 const ANSWER: usize = 12;
@@ -23,6 +23,18 @@ fn prompt() -> Vec<u32> {
 
 /// Runs rows from `start` on over the pages of `table`; samples behind the last.
 fn step(engine: &mut ModelEngine, lane: usize, table: &[u32], start: usize, tokens: &[Token]) -> Sampled {
+    step_after(engine, Vec::new(), lane, table, start, tokens)
+}
+
+/// The same after copies of pages.
+fn step_after(
+    engine: &mut ModelEngine,
+    mut copies: Vec<PageCopy>,
+    lane: usize,
+    table: &[u32],
+    start: usize,
+    tokens: &[Token],
+) -> Sampled {
     let mut sampled = Vec::new();
     let chunk = engine.limits().max_rows;
     for (at, tokens) in tokens.chunks(chunk).enumerate() {
@@ -32,7 +44,8 @@ fn step(engine: &mut ModelEngine, lane: usize, table: &[u32], start: usize, toke
         let mut tables = vec![Vec::new(); engine.limits().lanes];
         tables[lane] = table.to_vec();
         let samples = vec![rows.len() as u32 - 1];
-        engine.submit(&StepPlan { rows, tables, samples, ..StepPlan::default() }).expect("the step is valid");
+        let copies = std::mem::take(&mut copies);
+        engine.submit(&StepPlan { copies, rows, tables, samples, ..StepPlan::default() }).expect("the step is valid");
         sampled = pollster::block_on(engine.collect()).expect("the device is there").sampled;
     }
     sampled.remove(0)
@@ -72,8 +85,15 @@ fn check(model: &str, from: &str, to: &str, kv_type: KvType) {
     }
     let again = pollster::block_on(away.read_page(other[2], count(2))).expect("the page is there");
     assert_eq!(again, pages[2]);
+    // A copy within an engine is as good as the page itself.
+    let copied = [4, 1, 6];
+    let copy = PageCopy { from: 3, to: 6 };
+    step_after(&mut home, vec![copy], 0, &copied, PROMPT - 1, &known(&prompt()[PROMPT - 1..]));
+    let again = answer(&mut home, 0, &copied);
     let (expected, found) = (answer(&mut home, 1, &table), answer(&mut away, 0, &other));
     let ids = |answer: &[Sampled]| answer.iter().map(|one| one.token).collect::<Vec<_>>();
+    let scores = |answer: &[Sampled]| answer.iter().map(|one| (one.token, one.logprob.to_bits())).collect::<Vec<_>>();
+    assert_eq!(scores(&again), scores(&expected), "{model} on {from}, {kv_type}");
     assert_eq!(ids(&found), ids(&expected), "{model} from {from} to {to}");
     for (a, b) in expected.iter().zip(&found) {
         let apart = (a.logprob - b.logprob).abs();

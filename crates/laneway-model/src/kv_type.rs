@@ -28,6 +28,14 @@ impl KvType {
         }
     }
 
+    /// Bytes that a row of `width` values takes on a device, where the scales of q8 are words.
+    pub fn resident_bytes(self, width: usize) -> usize {
+        match self {
+            Self::Q8 => width + 4 * width.div_ceil(Self::BLOCK),
+            other => other.row_bytes(width),
+        }
+    }
+
     /// Whether every layer's rows can be stored like that.
     ///
     /// # Errors
