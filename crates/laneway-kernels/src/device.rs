@@ -91,8 +91,6 @@ impl Gpu {
             ..Default::default()
         };
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|e| refused(e.to_string()))?;
-        let failure = Arc::new(Mutex::new(None));
-        watch(&device, &failure);
         let setup = WgpuSetup {
             instance: instance(),
             backend: adapter.get_info().backend,
@@ -103,6 +101,9 @@ impl Gpu {
         // One page an allocation: weights stay for ever and must not be moved or padded to a neighbour's size.
         let options = RuntimeOptions { memory_config: MemoryConfiguration::ExclusivePages, ..options()? };
         let tensors = try_init_device(setup, options).map_err(|e| GpuError::Tensors(e.to_string()))?;
+        // A device tells one listener, the last one set; cubecl's, which this one replaces, panics on every error.
+        let failure = Arc::new(Mutex::new(None));
+        watch(&device, &failure);
         Ok(Self { device, queue, tensors: tensors.into(), pipelines: Arc::default(), summary, failure })
     }
 
