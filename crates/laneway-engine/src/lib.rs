@@ -187,7 +187,7 @@ impl ModelEngine {
         match &self.body {
             Body::Cpu(engine) => engine.head_multiply_adds(),
             Body::Gpu(engine) => engine.totals().head_multiply_adds,
-            Body::Staged(_) => 0,
+            Body::Staged(engine) => engine.head_multiply_adds(),
         }
     }
 

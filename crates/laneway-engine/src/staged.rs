@@ -94,6 +94,15 @@ impl StagedEngine {
         self.weight_bytes
     }
 
+    /// Multiplications with the head, which only the last stage has.
+    pub fn head_multiply_adds(&self) -> u64 {
+        match self.stages.last().map(|stage| &stage.body) {
+            Some(Body::Cpu(engine)) => engine.head_multiply_adds(),
+            Some(Body::Gpu(engine)) => engine.totals().head_multiply_adds,
+            None => 0,
+        }
+    }
+
     pub fn begin(&mut self, lane: usize, sampling: &Sampling, prompt: &[u32]) {
         // Only the last stage samples.
         if let Some(Stage { body, .. }) = self.stages.last_mut() {
