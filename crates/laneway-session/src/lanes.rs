@@ -343,8 +343,11 @@ impl Lanes {
     /// Ends the lane's turn and forgets what it computed.
     pub fn discard(&mut self, lane: usize) {
         self.release(lane);
-        let Lane { namespace, timeline, cached, .. } = std::mem::take(&mut self.lanes[lane]);
-        self.cache.forget(&mut self.pool, namespace, &timeline, cached);
+        let Lane { namespace, timeline, cached, is_one_shot, .. } = std::mem::take(&mut self.lanes[lane]);
+        // Nothing of a one-shot turn is in the cache: what is there with these tokens is another's.
+        if !is_one_shot {
+            self.cache.forget(&mut self.pool, namespace, &timeline, cached);
+        }
         self.free.push(lane);
         self.discarded += 1;
         self.tell_lane(LaneEvent::SessionReclaimed);

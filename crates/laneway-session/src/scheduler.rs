@@ -17,7 +17,7 @@ use crate::reading::Group;
 use crate::run::Run;
 use crate::service::ServiceConfig;
 use crate::task::Task;
-use crate::transfer::{Kept, Session};
+use crate::transfer::{Kept, Session, TransferError};
 use crate::turn::{FinishReason, TurnError};
 
 /// Pages that a task may find soon, from which on it waits for them.
@@ -35,6 +35,10 @@ pub(crate) struct Scheduler {
     transfers: VecDeque<transfer::Transfer>,
     /// Whether a step was done since the last page was moved.
     may_transfer: bool,
+    /// Whether the first transfer's page is with the engine.
+    is_moving: bool,
+    /// What transfers are told that are left when the scheduler goes.
+    farewell: TransferError,
     preempted: Vec<Run>,
     encoded_last: bool,
     stalled: bool,
@@ -105,6 +109,8 @@ impl Scheduler {
             in_flight: VecDeque::new(),
             transfers: VecDeque::new(),
             may_transfer: true,
+            is_moving: false,
+            farewell: TransferError::ShuttingDown,
             preempted: Vec::new(),
             encoded_last: false,
             stalled: false,
@@ -261,6 +267,8 @@ impl Scheduler {
 
     /// Ends every task.
     pub fn fail_all(&mut self, now: u64, error: &TurnError) {
+        // Who hears of a turn's end may panic, and then the rest ends with the scheduler.
+        self.farewell = TransferError::from_turn(error);
         for lane in 0..self.active.len() {
             self.end(now, lane, Err(error.clone()));
         }
@@ -268,7 +276,7 @@ impl Scheduler {
             run.finish(now, Err(error.clone()));
         }
         self.settle(now);
-        self.fail_transfers(error);
+        self.fail_transfers();
     }
 
     /// Whether a turn is encoded and asks for no token; a turn without a canvas ends with its prompt's last step.
@@ -319,5 +327,11 @@ impl Scheduler {
 
     fn publish(&self) {
         self.metrics.publish(self.lanes.stats(), self.lanes.rows());
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.fail_transfers();
     }
 }

@@ -398,3 +398,75 @@ fn canvases_move_in_whole_blocks() {
         assert_eq!(given, all[..given.len()]);
     }
 }
+
+/// L51: who asked is told once, also when the service goes without having been shut down.
+#[test]
+fn a_dropped_service_ends_its_transfers() {
+    let (mut lab, tokens) = after(ROOMY, &numbers(40), 9);
+    let pages = exported(&mut lab, &tokens, 0).pages;
+    let (export, _) = lab.export(0, &tokens, 0);
+    let (import, _) = lab.import(7, &tokens, &pages);
+    lab.step();
+    drop(lab);
+    assert_eq!(ended(&export), Some(Err(TransferError::ShuttingDown)));
+    assert_eq!(ended(&import), Some(Err(TransferError::ShuttingDown)));
+}
+
+/// A page that was read for a transfer that has ended meanwhile goes to no other.
+#[test]
+fn a_late_page_belongs_to_nobody() {
+    let (mut lab, tokens) = after(ROOMY, &numbers(40), 9);
+    let pages = exported(&mut lab, &tokens, 0).pages;
+    let (first, _) = lab.export(0, &tokens, 0);
+    assert!(matches!(lab.service.plan(lab.now), Action::Engine(EngineCall::ReadPage { .. })));
+    lab.service.shutdown(lab.now);
+    assert_eq!(ended(&first), Some(Err(TransferError::ShuttingDown)));
+    let (second, _) = lab.export(0, &tokens, 0);
+    lab.service.commit(lab.now, Outcome::PageRead(Ok(vec![7; 32])));
+    lab.settle();
+    if let Some(Ok(exported)) = ended(&second) {
+        assert_eq!(exported.pages, pages);
+    }
+}
+
+/// C17: a side task that fails takes nothing with it that a conversation with the same tokens left.
+#[test]
+fn a_failed_one_shot_turn_forgets_nothing_of_others() {
+    let mut lab = Lab::new(ROOMY);
+    let prompt = numbers(21);
+    let side = lab.submit_with(1, &prompt, |turn| {
+        turn.max_tokens = Some(60);
+        turn.decoder = Box::new(FakeDecoder { endless: true, ..Default::default() });
+        turn.target = Target::OneShot;
+    });
+    let chat = endless_turn(&mut lab, &prompt, 5);
+    lab.until(|_| chat.finished().is_some());
+    let kept = lab.service.sessions();
+    assert_eq!((kept.len(), kept[0].tokens.len()), (1, 25));
+    lab.until(|_| side.tokens().len() > 10);
+    lab.faults.inject("collect", Fault::Step);
+    lab.settle();
+    assert!(matches!(side.error(), TurnError::Engine(_)));
+    let tokens: Vec<_> = lab.service.sessions().into_iter().map(|session| session.tokens).collect();
+    assert_eq!(tokens, [kept[0].tokens.clone()]);
+    assert_at_rest(&lab);
+}
+
+/// L51: a listener that panics at the end of its turn keeps no transfer from being told.
+#[test]
+fn a_panic_while_everything_ends_leaves_no_transfer_without_an_end() {
+    let (mut lab, tokens) = after(ROOMY, &numbers(40), 9);
+    let pages = exported(&mut lab, &tokens, 0).pages;
+    let (mut first, _) = turn(&[7; 5]);
+    first.max_tokens = Some(60);
+    first.decoder = Box::new(FakeDecoder { endless: true, ..Default::default() });
+    first.events = Box::new(|event| assert!(!matches!(event, Event::Finished(_)), "injected panic"));
+    lab.service.submit(lab.now, request(1), first).unwrap();
+    lab.until(|lab| lab.snapshot().decode_rows > 12);
+    let (export, _) = lab.export(0, &tokens, 0);
+    let (import, _) = lab.import(7, &tokens, &pages);
+    lab.faults.inject("collect", Fault::Lost);
+    lab.settle();
+    assert!(matches!(ended(&export), Some(Err(TransferError::Engine(_)))));
+    assert!(matches!(ended(&import), Some(Err(TransferError::Engine(_)))));
+}

@@ -6,7 +6,7 @@ use crate::engine::EngineError;
 use crate::lanes::Held;
 use crate::observer::LaneEvent;
 use crate::transfer::{Export, Exported, Import, TransferError};
-use crate::turn::{Cancel, TurnError};
+use crate::turn::Cancel;
 
 /// Transfers that may wait or run at a time; each holds pages.
 const MOST: usize = 16;
@@ -138,6 +138,7 @@ impl Scheduler {
                 };
                 // Whoever is called for is at the front when the answer comes.
                 self.transfers.swap(0, index);
+                self.is_moving = true;
                 return Some(call);
             } else {
                 self.end_transfer(index, Ok(()));
@@ -147,9 +148,10 @@ impl Scheduler {
 
     /// The content of the page that was to be read.
     pub fn page_read(&mut self, content: Result<Vec<u8>, EngineError>) {
-        let Some(transfer) = self.transfers.front_mut() else { return };
-        let positions = transfer.held.tokens - transfer.next * self.limits.page_positions;
-        let expected = positions.min(self.limits.page_positions) * self.limits.row_bytes;
+        let (page_positions, row_bytes) = (self.limits.page_positions, self.limits.row_bytes);
+        let Some(transfer) = self.moved() else { return };
+        let positions = transfer.held.tokens - transfer.next * page_positions;
+        let expected = positions.min(page_positions) * row_bytes;
         let error = match (content, &mut transfer.way) {
             (Ok(content), Way::Out { pages, .. }) if content.len() == expected => {
                 pages.push(content);
@@ -164,7 +166,7 @@ impl Scheduler {
 
     /// The page was written, or not.
     pub fn page_written(&mut self, result: Result<(), EngineError>) {
-        let Some(transfer) = self.transfers.front_mut() else { return };
+        let Some(transfer) = self.moved() else { return };
         match result {
             Ok(()) => {
                 transfer.next += 1;
@@ -172,6 +174,11 @@ impl Scheduler {
             }
             Err(error) => self.end_transfer(0, Err(TransferError::Engine(error.to_string()))),
         }
+    }
+
+    /// The transfer whose page the engine had; none if it has ended since.
+    fn moved(&mut self) -> Option<&mut Transfer> {
+        self.transfers.front_mut().filter(|_| std::mem::take(&mut self.is_moving))
     }
 
     fn end_if_complete(&mut self) {
@@ -210,9 +217,10 @@ impl Scheduler {
     }
 
     /// Ends all transfers.
-    pub(super) fn fail_transfers(&mut self, error: &TurnError) {
+    pub(super) fn fail_transfers(&mut self) {
+        self.is_moving = false;
         while !self.transfers.is_empty() {
-            self.end_transfer(0, Err(TransferError::from_turn(error)));
+            self.end_transfer(0, Err(self.farewell.clone()));
         }
     }
 
